@@ -1,0 +1,49 @@
+"""A finished run directory with a small model that was never trained."""
+
+import json
+
+import jax
+
+from tests.helpers.batches_of import packed_batch
+from transformer_jax.config import default_config
+from transformer_jax.data.sentencepiece_model import train_sentencepiece
+from transformer_jax.data.vocabulary import Vocabularies
+from transformer_jax.model.config import model_config
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.training.checkpoints import save_final
+
+TEXTS = ["a small house", "the house is small", "ein kleines Haus", "das Haus ist klein", "it is a house", "es ist klein"]
+
+
+def small_config():
+  """Sizes that compile in a second or two."""
+  config = default_config()
+  config.model.num_layers = 1
+  config.model.d_model = 16
+  config.model.d_ff = 32
+  config.model.num_heads = 2
+  config.vocabulary.size = 300
+  config.data.max_length = 32
+  config.decoding.max_extra = 6
+  config.decoding.batch_tokens = 512
+  return config
+
+
+def random_model(config, source_size, target_size, seed=0):
+  """A model and parameters that are larger than fresh ones, so that no two pieces are about equally likely."""
+  model = Transformer(model_config(config.model, source_size, target_size))
+  params = model.init(jax.random.key(seed), packed_batch([[([4, 2], [5, 2])]], 2, 2))["params"]
+  return model, jax.tree.map(lambda x: x * 2.0 if x.ndim > 1 else x, params)
+
+
+def save_run(workdir, config=None):
+  """Writes config.json, the vocabulary and the final parameters of a run."""
+  config = config or small_config()
+  vocabulary = train_sentencepiece(TEXTS, "bpe", config.vocabulary.size, 0.9995)
+  vocabularies = Vocabularies(vocabulary, vocabulary)
+  workdir.mkdir()
+  (workdir / "config.json").write_text(json.dumps(config.to_dict()))
+  vocabularies.save(workdir)
+  _, params = random_model(config, vocabulary.size, vocabulary.size)
+  save_final(workdir, params, {"averaged_steps": [1]})
+  return workdir

@@ -1,0 +1,173 @@
+"""Corpora by name: one string names text pairs, wherever they are (grammar: `transformer_jax.config.data_fields`)."""
+
+import abc
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.data.text_files import count_lines, read_lines
+from transformer_jax.errors import UserError
+
+KINDS = ("tfds:", "text:", "tsv:", "reverse", "copy")
+ROLES = ("train", "validation", "test")
+
+
+class Pair(NamedTuple):
+  """A sentence and its translation. Either can be empty."""
+
+  source: str
+  target: str
+
+
+class Corpus(abc.ABC):
+  """Pairs that can be gone through again and again, always in the same order.
+
+  Attributes:
+    name: the string it was opened by.
+  """
+
+  name: str
+
+  @property
+  @abc.abstractmethod
+  def fingerprint(self) -> str:
+    """Another string where the pairs may be others."""
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """The number of pairs."""
+
+  @abc.abstractmethod
+  def __iter__(self) -> Iterator[Pair]: ...
+
+
+def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus:
+  """Opens a corpus; a TFDS set is downloaded and prepared here, where it is not yet.
+
+  Args:
+    spec: as in `config.data`.
+    role: "train", "validation" or "test": the split of a TFDS set, and which of the synthetic strings.
+    data: config.data, for its folder, languages and cache.
+    seed: of the synthetic strings.
+
+  Raises:
+    UserError: where there is no such corpus, or it is not what the spec says.
+  """
+  if role not in ROLES:
+    raise ValueError(f"role {role!r} is none of {ROLES}")
+  kind, colon, rest = spec.partition(":")
+  if kind == "text" and colon:
+    paths = rest.split(",")
+    if len(paths) != 2 or not all(paths):
+      raise UserError(f"the corpus {spec!r} must name two files: text:SOURCE,TARGET")
+    return TextCorpus(spec, *(_path(path, data.folder) for path in paths))
+  if kind == "tsv" and colon:
+    return TsvCorpus(spec, _path(rest, data.folder))
+  if kind == "tfds" and colon:
+    from transformer_jax.data.tfds_corpus import open_tfds  # TFDS takes a second to import
+
+    return open_tfds(spec, role, data)
+  if kind in ("reverse", "copy"):
+    from transformer_jax.data.synthetic import open_synthetic
+
+    return open_synthetic(spec, role, seed)
+  near = difflib.get_close_matches(kind, [name.rstrip(":") for name in KINDS], n=1)
+  hint = f"; did you mean {near[0]!r}?" if near else ""
+  raise UserError(f"there is no kind of corpus like {spec!r}: it must begin with one of {', '.join(KINDS)}{hint}")
+
+
+def named_corpora(specs: Sequence[str]) -> list[tuple[str, str]]:
+  """Splits "newstest2014=tfds:…" into name and corpus; without a name it is "test".
+
+  Raises:
+    UserError: where two test sets share a name, or a name cannot be that of a file.
+  """
+  named: dict[str, str] = {}
+  for entry in specs:
+    name, equals, spec = entry.partition("=")
+    # An "=" may also belong to the corpus: reverse:symbols=20, or a file's name.
+    if not equals or ":" in name or name in ("reverse", "copy"):
+      name, spec = "test", entry
+    if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
+      raise UserError(f"data.test: the name {name!r} in {entry!r} must be made of letters, digits, '-', '_' and '.'")
+    if name in named:
+      raise UserError(
+        f'data.test: two test sets are called {name!r}; give each a name of its own: "newstest2014={spec}"'
+      )
+    named[name] = spec
+  return list(named.items())
+
+
+def _path(name: str, folder: str) -> Path:
+  path = Path(folder).expanduser() / Path(name).expanduser()
+  if not path.is_file():
+    where = f" (data.folder = {folder!r})" if folder else ""
+    raise UserError(f"there is no file {path}{where}")
+  return path
+
+
+def _file_fingerprint(kind: str, *paths: Path) -> str:
+  """Of the files' places, sizes and times of change."""
+  stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+  return hashlib.sha256(json.dumps([kind, stats]).encode()).hexdigest()
+
+
+class TextCorpus(Corpus):
+  """Two line-aligned files."""
+
+  def __init__(self, name: str, source: Path, target: Path):
+    self.name, self._source, self._target = name, source, target
+
+  @property
+  def fingerprint(self) -> str:
+    return _file_fingerprint("text", self._source, self._target)
+
+  def __len__(self) -> int:
+    counts = count_lines(self._source), count_lines(self._target)
+    if counts[0] != counts[1]:
+      raise UserError(
+        f"{self._source} has {counts[0]} lines, but {self._target} has {counts[1]}: "
+        "line-aligned files have the same number"
+      )
+    return counts[0]
+
+  def __iter__(self) -> Iterator[Pair]:
+    sources, targets = read_lines(self._source), read_lines(self._target)
+    for source in sources:
+      target = next(targets, None)
+      if target is None:
+        break
+      yield Pair(source, target)
+    else:
+      if next(targets, None) is None:
+        return
+    len(self)  # says which file has how many lines
+
+
+class TsvCorpus(Corpus):
+  """One pair a line, source TAB target."""
+
+  def __init__(self, name: str, path: Path):
+    self.name, self._path = name, path
+
+  @property
+  def fingerprint(self) -> str:
+    return _file_fingerprint("tsv", self._path)
+
+  def __len__(self) -> int:
+    return count_lines(self._path)
+
+  def __iter__(self) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(self._path), start=1):
+      columns = line.split("\t")
+      if len(columns) != 2:
+        raise UserError(
+          f"{self._path}, line {number}: {len(columns)} {'column' if len(columns) == 1 else 'columns'}, "
+          "but there must be two, source TAB target"
+        )
+      yield Pair(*columns)

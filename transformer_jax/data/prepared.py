@@ -1,0 +1,80 @@
+"""From the corpora that a configuration names to batch plans and test sets: the data of one run."""
+
+import dataclasses
+from pathlib import Path
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from transformer_jax.data.batches import BatchPlan
+from transformer_jax.data.corpora import Pair, named_corpora, open_corpus
+from transformer_jax.data.encoded import Encoded, encode_corpora
+from transformer_jax.data.vocabulary import Vocabularies, build_vocabularies
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+  """A named set of pairs that is translated and scored. The references stay text."""
+
+  name: str
+  sources: list[str]
+  references: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedData:
+  """What a training run reads."""
+
+  vocabularies: Vocabularies
+  train: Encoded
+  train_plan: BatchPlan
+  valid: Encoded
+  valid_plan: BatchPlan
+  valid_pairs: list[Pair]
+  tests: list[TestSet]
+
+
+def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_multiple: int) -> PreparedData:
+  """Opens, encodes and plans everything that `config` names.
+
+  Args:
+    config: the checked configuration.
+    vocabularies: those of the run, when there are any already; None trains them on the training side.
+    rows_multiple: the number of devices; every batch has a multiple of so many rows.
+  """
+  data = config.data
+  cache = Path(data.cache).expanduser()
+  corpora = [open_corpus(spec, "train", data, config.seed) for spec in data.train]
+  valid = open_corpus(data.valid, "validation", data, config.seed)
+  tests = [(name, open_corpus(spec, "test", data, config.seed)) for name, spec in named_corpora(data.test)]
+  if vocabularies is None:
+    logging.info("training the vocabulary (%s, %d pieces)", config.vocabulary.kind, config.vocabulary.size)
+    vocabularies = build_vocabularies(config.vocabulary, corpora, folder=data.folder, seed=config.seed)
+  encoded = encode_corpora(
+    corpora, vocabularies, max_length=data.max_length, max_ratio=data.max_ratio, weights=data.weights, cache=cache
+  )
+  valid_encoded = encode_corpora([valid], vocabularies, max_length=data.max_length, cut_long=True, cache=cache)
+  return PreparedData(
+    vocabularies=vocabularies,
+    train=encoded,
+    train_plan=batch_plan(encoded, config, rows_multiple, shuffle=True),
+    valid=valid_encoded,
+    valid_plan=batch_plan(valid_encoded, config, rows_multiple, shuffle=False),
+    valid_pairs=list(valid),
+    tests=[TestSet(name, *map(list, zip(*corpus, strict=True))) for name, corpus in tests],
+  )
+
+
+def batch_plan(encoded: Encoded, config: ConfigDict, rows_multiple: int, shuffle: bool) -> BatchPlan:
+  """The batches of a corpus under `config.batch`, in random order for training, in file order for evaluation."""
+  return BatchPlan(
+    encoded,
+    tokens=config.batch.tokens,
+    packing=config.batch.packing,
+    row_length=config.batch.row_length,
+    buckets=config.batch.buckets,
+    max_length=config.data.max_length,
+    seed=config.seed,
+    rows_multiple=rows_multiple,
+    shuffle=shuffle,
+  )

@@ -1,0 +1,89 @@
+"""What a run tells its user before the bar starts and after it has ended."""
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from transformer_jax.data.batches import Batch
+from transformer_jax.data.prepared import PreparedData
+from transformer_jax.data.vocabulary import Vocabularies
+from transformer_jax.describe import count
+from transformer_jax.training.progress import duration, facts_table
+
+
+def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int | None) -> None:
+  """Says where the run lies, on what it runs and from where it goes on."""
+  devices = jax.devices()
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  kind = f"CPU, {cores} cores" if devices[0].platform == "cpu" else devices[0].device_kind
+  copies = f"{len(devices)} × " if len(devices) > 1 else ""
+  facts = {
+    "run directory": str(workdir),
+    "device": f"{copies}{kind} (JAX {jax.__version__}, Python {platform.python_version()})",
+    "corpus": ", ".join(config.data.train),
+  }
+  if newest is not None:
+    facts["going on"] = f"from the checkpoint of step {newest:,}"
+  console.print(facts_table(facts))
+
+
+def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
+  """Says what is trained on and shows the first pairs as the model sees them."""
+  removed = ", ".join(f"{number:,} {reason}" for reason, number in data.train.removed.items() if number) or "none"
+  tests = ", ".join(f"{test.name} {len(test.sources):,}" for test in data.tests) or "none"
+  sizes = dict.fromkeys(f"{vocabulary.size:,}" for vocabulary in data.vocabularies)
+  shapes = ", ".join(f"{rows} rows of {source} + {target}" for rows, source, target in data.train_plan.shapes)
+  first_epoch = data.train_plan.epoch(0)
+  padding = first_epoch.padding()
+  facts = {
+    "pairs": f"training {len(data.train):,} (removed: {removed}), validation {len(data.valid):,}, test: {tests}",
+    "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
+    "batches": f"{shapes} pieces; padding {padding['source']:.1%} of the source, {padding['target']:.1%} of the target",
+  }
+  for number, (source, target) in zip(range(3), first_pairs(first_epoch[0], data.vocabularies), strict=False):
+    facts["first batch" if number == 0 else " " * number] = f"{source}\n→ {target}"
+  console.print(facts_table(facts))
+
+
+def first_pairs(batch: Batch, vocabularies: Vocabularies) -> Iterator[tuple[str, str]]:
+  """Yields the pairs of a batch as pieces, separated by spaces."""
+  for row in range(batch.source.shape[0]):
+    for segment in range(1, int(batch.source_segments[row].max()) + 1):
+      source = batch.source[row][batch.source_segments[row] == segment]
+      target = batch.target_outputs[row][batch.target_segments[row] == segment]
+      yield " ".join(vocabularies.source.pieces(source.tolist())), " ".join(vocabularies.target.pieces(target.tolist()))
+
+
+def show_model(console: Console, params: PyTree, batches: int, done: int, steps: int, seconds_per_step: float) -> None:
+  """Says how large the model is and how long training will take; `batches`: in one pass over the corpus."""
+  left = steps - done
+  facts = {
+    "model": f"{count(params):,} parameters",
+    "training": f"{left:,} steps, {left / batches:.1f} passes over the corpus, about {duration(left * seconds_per_step)}",
+  }
+  console.print(facts_table(facts))
+
+
+def show_results(console: Console, results: dict[str, Any], names: list[str], workdir: Path) -> None:
+  """Prints the scores and where the files are."""
+  valid, clock = results["valid"], results["time"]
+  facts = {"validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"}
+  for name in names:
+    scores = results["test"][name]
+    facts[f"test {name}" if name != "test" else "test"] = (
+      f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f} % "
+      f"of {scores['sentences']:,} sentences\n{scores['signature']}"
+    )
+  facts["time"] = f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s"
+  if names:
+    facts["time"] += f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated"
+  facts["files"] = f"{workdir}: samples.md, translations/, figures/, results.json, metrics.jsonl, tensorboard/"
+  facts["translate"] = f"python -m transformer_jax.translate --workdir={workdir} < in.txt > out.txt"
+  console.print(facts_table(facts))

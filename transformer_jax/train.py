@@ -1,0 +1,238 @@
+"""The training run, read from top to bottom: data, mesh, state, step, loop, evaluation, checkpoint, final model."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import logging
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from transformer_jax.data.batches import Batch, BatchPlan
+from transformer_jax.data.prepared import PreparedData, prepare_data
+from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import UserError
+from transformer_jax.model.config import model_config
+from transformer_jax.model.transformer import Transformer
+from transformer_jax.results import finish_run
+from transformer_jax.screen import show_data, show_model, show_results, show_start
+from transformer_jax.training import step as programs
+from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
+from transformer_jax.training.feed import batches, empty_batch
+from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from transformer_jax.training.progress import Metrics, Progress, new_console, samples_table
+from transformer_jax.training.recorder import Recorder, perplexity
+from transformer_jax.training.resuming import Place, check_same_run, environment, warn_about_environment
+from transformer_jax.training.rundir import RunLock, write_json_atomically
+from transformer_jax.training.step import StepMetrics, TrainState
+from transformer_jax.training.validation import mean_loss
+
+
+def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
+  """Trains what `config` describes, or goes on where an earlier start in `workdir` stopped.
+
+  Returns: the content of `results.json`.
+
+  Raises:
+    UserError: a mistake in the configuration or the data (the run directory is then as it was), or training that does not
+      stay finite.
+  """
+  workdir, console = Path(workdir), new_console()
+  with RunLock(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
+    started = check_same_run(config, workdir)
+    newest = checkpoints.newest() if started else None
+    if newest is not None and newest > config.training.steps:
+      raise UserError(
+        f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
+      )
+    if config.training.compilation_cache:
+      use_compilation_cache(Path(config.data.cache).expanduser() / "compiled")
+
+    # Data. The vocabulary belongs to the run; the encoded corpora lie in the cache that all runs share.
+    mesh = programs.data_mesh()
+    show_start(console, config, workdir, newest)
+    vocabularies, given_params = starting_point(config, workdir, started)
+    data = prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
+    show_data(console, config, data)
+
+    # Model, optimizer, and where each array of the state lies.
+    model = Transformer(model_config(config.model, data.vocabularies.source.size, data.vocabularies.target.size))
+    schedule = learning_rate_schedule(config.optimizer, config.model.d_model, config.training.steps)
+    optimizer = make_optimizer(config.optimizer, schedule)
+    begin = functools.partial(
+      programs.initial_state, model, optimizer, empty_batch(data.train_plan.shapes[0]), config.seed
+    )
+    abstract = jax.eval_shape(begin)
+    shardings = programs.state_shardings(abstract, mesh, config.training.fsdp)
+    begin = jax.jit(begin, out_shardings=shardings)
+    if given_params is not None:
+      given_params = place_params(given_params, abstract.params, shardings.params, config.init_from)
+
+    # Programs, compiled now for every shape of batch, the largest first: memory runs out here or never.
+    smoothing, accumulate = config.training.label_smoothing, config.training.accumulate
+    update = programs.make_train_step(model, optimizer, schedule, smoothing, accumulate)
+    train_step = programs.compile_train_step(update, shardings, mesh)
+    eval_step = programs.compile_eval_step(model, smoothing, shardings.params, mesh)
+    seconds_per_step = compile_shapes(train_step, begin, data.train_plan, mesh)
+
+    # State: of the newest intact checkpoint, or new.
+    if newest is not None:
+      like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+      state, metadata = checkpoints.restore(newest, like), checkpoints.metadata(newest)
+      place = Place(**metadata["place"])
+      warn_about_environment(metadata["environment"])
+    else:
+      state, place = begin(), Place()
+      if given_params is not None:
+        state = state._replace(params=given_params)
+    if not started:
+      save_vocabularies(data.vocabularies, workdir)
+      write_json_atomically(workdir / "config.json", config.to_dict())
+    batches_per_epoch = len(data.train_plan.epoch(place.epoch))
+    show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
+
+    # Loop.
+    translator = Translator(model, state.params, data.vocabularies, config)
+    metrics = Metrics(workdir, newest)
+    with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics):
+      recorder = Recorder(config.training, metrics, progress, place)
+      for epoch, batch_number, batch in batches(data.train_plan, mesh, place.epoch, place.batch):
+        if place.step == config.training.steps or out_of_patience(config, place):
+          break
+        state, step_metrics = train_step(state, batch)
+        place.step, place.epoch, place.batch = place.step + 1, epoch, batch_number
+        recorder.add(step_metrics)
+        figure = None
+        if is_validation_step(config, place):
+          recorder.flush()
+          valid = mean_loss(eval_step, state.params, data.valid_plan, mesh)
+          figure = place.validated(valid["nll"])
+          metrics.write(place.step, "valid", valid)
+          show_validation(progress, place, valid, data, translator.with_params(state.params), config.evaluation.samples)
+        if figure is not None or is_checkpoint_step(config, place):
+          recorder.flush()
+          metadata = {"place": dataclasses.asdict(place), "environment": environment()}
+          checkpoints.save(place.step, state, metadata, figure)
+          recorder.restart_clock()
+
+    # The end: the mean of the last checkpoints, its validation loss, its test translations.
+    params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
+    save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
+    valid = mean_loss(eval_step, params, data.valid_plan, mesh)
+    results = finish_run(config, workdir, console, translator.with_params(params), data, place, valid, averaged)
+    show_results(console, results, [test.name for test in data.tests], workdir)
+    return results
+
+
+def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:
+  """The checkpoints of the run in `workdir`."""
+  training = config.training
+  return Checkpoints(workdir / "checkpoints", training.keep, training.keep_best, training.average)
+
+
+def use_compilation_cache(folder: Path) -> None:
+  """Keeps compiled programs in a folder, so that the next run with the same shapes starts at once."""
+  folder.mkdir(parents=True, exist_ok=True)
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def starting_point(config: ConfigDict, workdir: Path, started: bool) -> tuple[Vocabularies | None, PyTree | None]:
+  """Returns the vocabularies and parameters that are given: by this run's first start, by `init_from`, or not at all."""
+  if started:
+    return load_vocabularies(workdir), None
+  if config.init_from:
+    params, _ = load_final(config.init_from)
+    return load_vocabularies(Path(config.init_from)), params
+  return None, None
+
+
+def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str) -> PyTree:
+  """Puts the parameters of another run on the devices; raises UserError if that run's model has other sizes."""
+
+  def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+
+  sizes, found = shapes(wanted), shapes(given)
+  for name in sorted(sizes.keys() | found.keys()):
+    if sizes.get(name) != found.get(name):
+      raise UserError(
+        f"init_from {origin} has another model: {name} is {found.get(name, 'absent')} there and "
+        f"{sizes.get(name, 'absent')} here; take over its model fields"
+      )
+  return jax.device_put(given, shardings)
+
+
+def compile_shapes(
+  train_step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]],
+  begin: Callable[[], TrainState],
+  plan: BatchPlan,
+  mesh: Mesh,
+) -> float:
+  """Runs the step once on an empty batch of every shape and throws the result away; returns the seconds of a further one.
+
+  The time is the mean over the shapes, each run once more: what a step will take, about.
+  """
+  state = begin()
+  seconds = []
+  for shape in plan.shapes:
+    batch = programs.put_batch(empty_batch(shape), mesh)
+    start = time.perf_counter()
+    state, _ = jax.block_until_ready(train_step(state, batch))
+    compiled = time.perf_counter()
+    logging.info("compiled the training step for %d rows of %d + %d pieces in %.1f s", *shape, compiled - start)
+    state, _ = jax.block_until_ready(train_step(state, batch))
+    seconds.append(time.perf_counter() - compiled)
+  return sum(seconds) / len(seconds)
+
+
+def is_validation_step(config: ConfigDict, place: Place) -> bool:
+  """Whether the update just made is followed by a validation: every so many, at an epoch's end, and at the last."""
+  every = config.training.evaluate_every
+  due = place.step % every == 0 if every else place.batch == 0
+  return due or place.step == config.training.steps
+
+
+def is_checkpoint_step(config: ConfigDict, place: Place) -> bool:
+  """Whether the update just made is followed by a checkpoint though not by a validation."""
+  every = config.training.checkpoint_every
+  return bool(every) and place.step % every == 0
+
+
+def out_of_patience(config: ConfigDict, place: Place) -> bool:
+  """Whether the validation loss has not become lower for too long."""
+  return bool(config.training.patience) and place.without_gain >= config.training.patience
+
+
+def show_validation(
+  progress: Progress, place: Place, valid: dict[str, float], data: PreparedData, translator: Translator, samples: int
+) -> None:
+  """Prints the validation perplexity and the translations of the first validation sentences."""
+  best = ", the lowest so far" if place.without_gain == 0 else ""
+  progress.print(f"step {place.step:,}: validation perplexity {perplexity(valid['nll']):.2f}{best}")
+  if samples:
+    pairs = data.valid_pairs[:samples]
+    translations = translator.translate([pair.source for pair in pairs])
+    progress.print(samples_table([(*pair, text) for pair, text in zip(pairs, translations, strict=True)]))
+
+
+def final_params(
+  config: ConfigDict, checkpoints: Checkpoints, abstract: PyTree, shardings: PyTree
+) -> tuple[PyTree, list[int]]:
+  """Returns the parameters that the run ends with and the steps they come from (paper, section 6.1).
+
+  They are the mean of the last `training.average` checkpoints; with early stopping and no averaging, the best one.
+  """
+  steps = checkpoints.steps()[-config.training.average :]
+  if config.training.average == 1 and config.training.patience:
+    steps = [checkpoints.best()]
+  like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+  return checkpoints.average(steps, like), steps

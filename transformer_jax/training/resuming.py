@@ -1,0 +1,90 @@
+"""Going on with a run: where it stood, whether its configuration still fits, on which machine it ran."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import flax
+import jax
+import jaxlib
+import numpy as np
+import optax
+from absl import logging
+from ml_collections import ConfigDict
+
+from transformer_jax.checks import fields, load_saved_config
+from transformer_jax.errors import UserError
+
+
+@dataclasses.dataclass
+class Place:
+  """Where a run stands beside its arrays; a part of every checkpoint."""
+
+  step: int = 0  # updates done
+  epoch: int = 0  # passes over the training corpus that are complete
+  batch: int = 0  # batches of the current pass that are done
+  best: float | None = None  # lowest validation loss so far: nats per piece, without smoothing
+  without_gain: int = 0  # validations in a row that did not lower it
+  seconds: float = 0.0  # spent on updates, over all starts
+  pieces: int = 0  # target pieces of all updates
+
+  def validated(self, nll: float) -> float:
+    """Takes note of a validation loss and returns it."""
+    if self.best is None or nll < self.best:
+      self.best, self.without_gain = nll, 0
+    else:
+      self.without_gain += 1
+    return nll
+
+
+# A change in one of these makes another model or reads other ids: the checkpoints do not fit.
+FIXED_SECTIONS = ("model", "vocabulary")
+# These change nothing that was trained.
+FREE_FIELDS = ("data.cache", "data.folder", "training.compilation_cache")
+
+
+def check_same_run(config: ConfigDict, workdir: Path) -> bool:
+  """Compares with the configuration that `workdir` was started with; returns whether it was started at all.
+
+  Prints one line for each difference.
+
+  Raises:
+    UserError: the model or the vocabulary is another one, or the training it continues used another seed.
+  """
+  path = workdir / "config.json"
+  if not path.exists():
+    return False
+  saved = dict(fields(load_saved_config(path)))
+  for name, value in fields(config):
+    if value == saved[name] or name in FREE_FIELDS:
+      continue
+    section = name.split(".")[0]
+    if name == "model.dropout":
+      section = ""
+    if section in FIXED_SECTIONS or name in ("seed", "init_from"):
+      raise UserError(
+        f"{name} is {value!r}, but {workdir} was started with {saved[name]!r}: give back the old value or use another --workdir"
+      )
+    logging.warning("%s is %r, was %r when %s was started", name, value, saved[name], workdir)
+  return True
+
+
+def environment() -> dict[str, str | int]:
+  """What decides whether a continued run repeats an undisturbed one bit for bit."""
+  return {
+    "jax": jax.__version__,
+    "jaxlib": jaxlib.__version__,
+    "flax": flax.__version__,
+    "optax": optax.__version__,
+    "numpy": np.__version__,
+    "device": jax.devices()[0].device_kind,
+    "devices": jax.device_count(),
+    "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+  }
+
+
+def warn_about_environment(saved: dict[str, str | int]) -> None:
+  """Prints one warning if the checkpoint was made elsewhere: the run then agrees within rounding, not to the bit."""
+  changes = [f"{name} {saved.get(name)} → {value}" for name, value in environment().items() if saved.get(name) != value]
+  if changes:
+    logging.warning("continued under other conditions (%s): agrees within rounding, not bit for bit", ", ".join(changes))
