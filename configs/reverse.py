@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
   config = default_config()
   config.data.train = ("reverse",)
   config.data.valid = "reverse"
-  config.data.test = ("reverse=reverse",)
+  config.data.test = ("reverse",)
   config.data.max_length = 16
   config.vocabulary.kind = "words"
   config.vocabulary.size = 100

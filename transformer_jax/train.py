@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       stay finite.
   """
   workdir, console = Path(workdir), new_console()
-  with RunLock(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
+  with claimed(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
     started = check_same_run(config, workdir)
     newest = checkpoints.newest() if started else None
     if newest is not None and newest > config.training.steps:
@@ -129,6 +129,20 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     results = finish_run(config, workdir, console, translator.with_params(params), data, place, valid, averaged)
     show_results(console, results, [test.name for test in data.tests], workdir)
     return results
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path) -> Iterator[None]:
+  """Keeps other processes out of the run directory, and leaves no trace of a start that failed before the run began."""
+  with RunLock(workdir) as lock:
+    try:
+      yield
+    finally:
+      if not (workdir / "config.json").exists():
+        with contextlib.suppress(OSError):  # whatever else lies there is not ours, and stays
+          (workdir / "checkpoints").rmdir()
+          lock.path.unlink()
+          workdir.rmdir()
 
 
 def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:

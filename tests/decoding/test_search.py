@@ -114,7 +114,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_full_beam_equals_brute_force(alpha):
-  """Users hit 9: with 4 pieces (EOS and 3 more) and length 5, a full beam finds the best of all sequences, n-best too."""
+  """Users hit 9: with 4 pieces (EOS and 3 more) and length 5 a full beam finds the best of all sequences."""
   model = HashedModel(sentences=6, vocabulary=7, rows=9973)
   sequences = [(*prefix, EOS) for length in range(5) for prefix in itertools.product(range(FIRST, 7), repeat=length)]
   assert len(sequences) == 121

@@ -3,8 +3,8 @@
 import json
 
 import jax
+from helpers.batches_of import packed_batch
 
-from tests.helpers.batches_of import packed_batch
 from transformer_jax.config import default_config
 from transformer_jax.data.sentencepiece_model import train_sentencepiece
 from transformer_jax.data.vocabulary import Vocabularies
@@ -12,7 +12,14 @@ from transformer_jax.model.config import model_config
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.training.checkpoints import save_final
 
-TEXTS = ["a small house", "the house is small", "ein kleines Haus", "das Haus ist klein", "it is a house", "es ist klein"]
+TEXTS = [
+  "a small house",
+  "the house is small",
+  "ein kleines Haus",
+  "das Haus ist klein",
+  "it is a house",
+  "es ist klein",
+]
 
 
 def small_config():

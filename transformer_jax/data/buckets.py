@@ -12,7 +12,7 @@ _WORTH = 0.02  # share of all computed pieces that one more shape must save
 
 
 def rows_for(tokens: int, longest: int) -> int:
-  """Rows of a batch whose longer side has `longest` pieces a row; from 64 on a multiple of 8, for devices to divide.
+  """Rows of a batch whose longer side has `longest` pieces a row: from 32, 64 and 128 on a multiple of 2, 4 and 8.
 
   Raises:
     UserError: naming batch.tokens, where not even one row fits.
@@ -20,7 +20,8 @@ def rows_for(tokens: int, longest: int) -> int:
   rows = tokens // longest
   if rows < 1:
     raise UserError(f"batch.tokens = {tokens} is less than one row of {longest} pieces; give at least {longest}")
-  return rows - rows % 8 if rows >= 64 else rows
+  step = next(step for step in (8, 4, 2, 1) if rows >= 16 * step or step == 1)  # so that little of the budget is lost
+  return rows - rows % step
 
 
 def checked_buckets(buckets: Sequence[int], longest: int) -> list[tuple[int, int]]:
