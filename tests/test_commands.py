@@ -1,5 +1,6 @@
 """What the commands share: flags, errors in one line, lines of text."""
 
+import os
 import subprocess
 import sys
 
@@ -80,9 +81,18 @@ def test_output_appears_whole_or_not_at_all(tmp_path):
   assert path.read_text() == "before\n" and [*tmp_path.iterdir()] == [path]
 
 
+LONG = "from transformer_jax.commands import *; run_command(lambda _: write_lines(None, ['text' * 1000] * 1000))"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_long_output_passes_through_a_pipe(unbuffered):
+  environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+  written = subprocess.run([sys.executable, "-c", LONG], stdout=subprocess.PIPE, env=environment, check=True).stdout
+  assert written == (b"text" * 1000 + b"\n") * 1000
+
+
 def test_reader_that_went_away_ends_the_command_quietly():
-  command = "from transformer_jax.commands import *; run_command(lambda _: write_lines(None, ['text' * 1000] * 1000))"
-  writer = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  writer = subprocess.Popen([sys.executable, "-c", LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert writer.stdout.read(4) == b"text"
   writer.stdout.close()
   assert writer.stderr.read() == b""

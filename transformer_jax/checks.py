@@ -27,7 +27,7 @@ CHOICES = {
   "model.kernel": ("xla", "cudnn"),
   "vocabulary.kind": ("bpe", "unigram", "subwords", "words", "characters"),
   "vocabulary.target_kind": ("", "bpe", "unigram", "subwords", "words", "characters"),
-  "optimizer.name": ("adam", "adamw"),
+  "optimizer.name": ("adam", "adamw", "muon"),
   "optimizer.schedule": ("paper", "constant", "linear", "cosine", "inverse_sqrt"),
   "decoding.method": ("beam", "greedy", "sample"),
   "evaluation.tokenize": ("13a", "zh", "ja-mecab", "intl", "char", "none"),
@@ -309,7 +309,7 @@ def check_combinations(config: ConfigDict) -> None:
     raise UserError(f'optimizer.learning_rate is missing: optimizer.schedule "{optimizer.schedule}" needs its peak')
   if optimizer.schedule in ("paper", "inverse_sqrt") and not optimizer.warmup_steps:
     raise UserError(f'optimizer.warmup_steps must be at least 1 with optimizer.schedule "{optimizer.schedule}"')
-  if optimizer.weight_decay and optimizer.name != "adamw":
-    raise UserError(f'optimizer.weight_decay needs optimizer.name "adamw", not "{optimizer.name}"')
+  if optimizer.weight_decay and optimizer.name == "adam":
+    raise UserError('optimizer.weight_decay needs optimizer.name "adamw" or "muon", not "adam"')
   if training.patience and not training.keep_best:
     raise UserError("training.patience needs training.keep_best of at least 1, so that the best checkpoint is kept")

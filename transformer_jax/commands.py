@@ -3,6 +3,7 @@
 A line of text ends in "\\n" and in nothing else: "\\r", U+2028, U+0085, vertical tab and form feed are text.
 """
 
+import logging as std_logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] |
   Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after
   Ctrl-C; 141 where nobody reads the output any more (`... | head`).
   """
+  flags.FLAGS.mark_as_parsed()  # the commands have flags of their own; absl's logging waits for these to be read
   logging.use_absl_handler()
   logging.get_absl_handler().setFormatter(PlainFormatter())
   try:
@@ -54,10 +56,8 @@ class PlainFormatter(logging.PythonFormatter):
   """Log lines for people: "warning: …" instead of absl's letter, time, thread and file."""
 
   def format(self, record) -> str:
-    prefix = (
-      f"{record.levelname.lower()}: " if record.levelno >= logging.converter.ABSL_TO_STANDARD[logging.WARNING] else ""
-    )
-    return prefix + record.getMessage()
+    text = record.getMessage()
+    return f"{record.levelname.lower()}: {text}" if record.levelno > std_logging.INFO else text
 
 
 def parse_flags(
@@ -147,8 +147,10 @@ def write_lines(path: str | None, lines: Iterable[str]) -> None:
   """Writes lines, each ended by "\\n", to a file that appears at once and whole, or to the standard output (None)."""
   content = "".join(f"{line}\n" for line in lines).encode()
   if not path:
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
+    sys.stdout.flush()
+    # Not sys.stdout.buffer: with PYTHONUNBUFFERED it writes no more than a pipe takes at once and drops the rest.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
+      stream.write(content)
   elif Path(path).exists() and not Path(path).is_file():
     Path(path).write_bytes(content)  # a pipe or device stays what it is
   else:

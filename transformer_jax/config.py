@@ -98,11 +98,13 @@ def batch_fields() -> ConfigDict:
 def optimizer_fields() -> ConfigDict:
   """Adam and its learning rate (paper, section 5.3)."""
   optimizer = ConfigDict()
-  optimizer.name = "adam"  # "adam", or "adamw" where weight_decay is not 0
+  # "adam"; "adamw" with weight_decay; "muon": orthogonal updates for the matrices of the layers, Adam for the rest, which
+  # learns faster per step from small corpora, at one learning rate for both.
+  optimizer.name = "adam"
   optimizer.beta1 = 0.9
   optimizer.beta2 = 0.98
   optimizer.epsilon = 1e-9
-  optimizer.weight_decay = 0.0  # decoupled, on matrices only (not on biases and norms); "adamw" alone
+  optimizer.weight_decay = 0.0  # decoupled, on matrices only (not on biases and norms); not with "adam"
   optimizer.clip_norm = 0.0  # gradients whose global norm is larger are scaled to it; 0: never
   # "paper": d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). All others rise linearly to learning_rate over
   # warmup_steps, then: "constant", "linear" and "cosine" fall to learning_rate * final_fraction at the last step, "inverse_sqrt".

@@ -54,7 +54,8 @@ def test_files_of_different_length_are_refused(tmp_path, data, counts):
   for name, count in zip(("a.en", "a.de"), counts, strict=True):
     write(tmp_path / name, ["x"] * count)
   corpus = open_corpus("text:a.en,a.de", "train", data)
-  for use in (list, len):
+  # A list asks a corpus for its length first; its iterator alone has to notice, too.
+  for use in (lambda corpus: list(iter(corpus)), list, len):
     with pytest.raises(UserError, match=rf"a\.en has {counts[0]} lines, but .*a\.de has {counts[1]}"):
       use(corpus)
 

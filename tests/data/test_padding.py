@@ -13,8 +13,8 @@ from transformer_jax.data.vocabulary import build_vocabularies
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 
 
-@pytest.mark.parametrize("row_length", [96, 0])
-def test_multi30k_rows_are_full(row_length):
+@pytest.fixture(scope="module")
+def encoded():
   if not MULTI30K.exists():
     pytest.skip(f"{MULTI30K} is not there")
   config = default_config()
@@ -22,8 +22,11 @@ def test_multi30k_rows_are_full(row_length):
   config.vocabulary.size = 8_000
   config.vocabulary.training_pairs = 5_000
   corpus = open_corpus("text:train.en,train.de", "train", config.data)
-  vocabularies = build_vocabularies(config.vocabulary, [corpus])
-  encoded = encode_corpora([corpus], vocabularies, max_length=128)
+  return encode_corpora([corpus], build_vocabularies(config.vocabulary, [corpus]), max_length=128)
+
+
+@pytest.mark.parametrize("row_length", [96, 0])
+def test_multi30k_rows_are_full(encoded, row_length):
   plan = BatchPlan(encoded, tokens=4_096, packing=True, row_length=row_length, buckets=(), max_length=128, seed=0)
   padding = plan.epoch(0).padding()
   print(plan.shapes, padding)

@@ -7,7 +7,7 @@ from helpers.batches_of import packed_batch
 
 from transformer_jax.config import default_config
 from transformer_jax.data.sentencepiece_model import train_sentencepiece
-from transformer_jax.data.vocabulary import Vocabularies
+from transformer_jax.data.vocabulary import Vocabularies, save_vocabularies
 from transformer_jax.model.config import model_config
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.training.checkpoints import save_final
@@ -50,7 +50,7 @@ def save_run(workdir, config=None):
   vocabularies = Vocabularies(vocabulary, vocabulary)
   workdir.mkdir()
   (workdir / "config.json").write_text(json.dumps(config.to_dict()))
-  vocabularies.save(workdir)
+  save_vocabularies(vocabularies, workdir)
   _, params = random_model(config, vocabulary.size, vocabulary.size)
   save_final(workdir, params, {"averaged_steps": [1]})
   return workdir

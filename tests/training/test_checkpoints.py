@@ -209,7 +209,10 @@ def test_every_flipped_bit_is_noticed(saved, tmp_path):
     changed = bytearray(content)
     changed[random.integers(len(content))] ^= 1 << int(random.integers(8))
     file.write_bytes(changed)
-    assert seals.find_problem(folder) is not None, file
+    problem = seals.find_problem(folder)
+    assert problem is not None, file
+    if file.name != seals.SEAL:
+      assert problem == f"{file.relative_to(folder).as_posix()} was changed"
     file.write_bytes(content)
   assert seals.find_problem(folder) is None
 

@@ -96,6 +96,7 @@ with Progress(console, total=6000, start=1000, seconds_between_lines=0.0) as pro
     progress.update(step, loss=1.25, perplexity=4.75, tokens_per_second=8123.4)
     time.sleep(0.6 if console.is_terminal else 0.1)
   logging.warning("something is odd")
+  progress.print("plain [bold]text[/bold] :smile: [1]")
   progress.print(samples_table([("Turn [on] $x", "Ein\\x1b[31m", "\\u2028漢")]))
 """
 
@@ -137,6 +138,7 @@ def test_lines_without_escapes_where_there_is_no_terminal(encoding):
   assert "1,010/6,000  loss 1.250  perplexity 4.75  8,123 tokens/s" in output
   assert re.search(r"1,020/6,000 .* elapsed, \d+:\d\d(:\d\d)? left\n", output)
   assert re.search(r"6,000/6,000 .* elapsed\n", output)
+  assert "plain [bold]text[/bold] :smile: [1]\n" in output
   assert "Turn [on] $x" in output and "Ein\\x1b[31m" in output and "\\u2028" in output
   assert "something is odd" in result.stderr.decode(encoding) and "something is odd" not in output
 
