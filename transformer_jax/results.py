@@ -91,13 +91,16 @@ def samples_page(name: str, triples: list[tuple[str, str, str]]) -> str:
 
 def draw_attention(translator: Translator, test: TestSet, path: Path) -> None:
   """Draws the last decoder layer's attention to the source for a test sentence of middling length and its translation."""
-  sources = translator.encode_sources(test.sources)
-  chosen = min(sources, key=lambda ids: abs(len(ids) - 12))
-  target = translator.search_ids([chosen])[0][0].ids
-  weights = cross_attention(translator, chosen, list(target))[-1]
-  attention_figure(
-    weights, translator.vocabularies.source.pieces(chosen), translator.vocabularies.target.pieces(list(target)), path
-  )
+  vocabularies = translator.vocabularies
+  sentences = [source for source in test.sources if source.strip()]
+  if not sentences:
+    return
+  lengths = [len(ids) for ids in vocabularies.source.encode(sentences)]
+  sentence = sentences[min(range(len(lengths)), key=lambda i: abs(lengths[i] - 12))]
+  (source,) = translator.encode_sources([sentence])
+  target = list(translator.search_ids([source])[0][0].ids)
+  weights = cross_attention(translator, source, target)[-1]  # [heads, target, source]
+  attention_figure(weights, vocabularies.source.pieces(source), vocabularies.target.pieces(target), path)
 
 
 def cross_attention(

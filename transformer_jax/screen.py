@@ -1,5 +1,6 @@
 """What a run tells its user before the bar starts and after it has ended."""
 
+import itertools
 import os
 import platform
 from collections.abc import Iterator
@@ -42,13 +43,14 @@ def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   shapes = ", ".join(f"{rows} rows of {source} + {target}" for rows, source, target in data.train_plan.shapes)
   first_epoch = data.train_plan.epoch(0)
   padding = first_epoch.padding()
-  facts = {
+  facts: dict[str, str | list[str]] = {
     "pairs": f"training {len(data.train):,} (removed: {removed}), validation {len(data.valid):,}, test: {tests}",
     "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
     "batches": f"{shapes} pieces; padding {padding['source']:.1%} of the source, {padding['target']:.1%} of the target",
   }
-  for number, (source, target) in zip(range(3), first_pairs(first_epoch[0], data.vocabularies), strict=False):
-    facts["first batch" if number == 0 else " " * number] = f"{source}\n→ {target}"
+  facts["first batch"] = [
+    line for pair in itertools.islice(first_pairs(first_epoch[0], data.vocabularies), 3) for line in (pair[0], f"→ {pair[1]}")
+  ]
   console.print(facts_table(facts))
 
 
@@ -74,16 +76,17 @@ def show_model(console: Console, params: PyTree, batches: int, done: int, steps:
 def show_results(console: Console, results: dict[str, Any], names: list[str], workdir: Path) -> None:
   """Prints the scores and where the files are."""
   valid, clock = results["valid"], results["time"]
-  facts = {"validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"}
+  facts: dict[str, str | list[str]] = {"validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"}
   for name in names:
     scores = results["test"][name]
-    facts[f"test {name}" if name != "test" else "test"] = (
+    facts["test" if name == "test" else f"test {name}"] = [
       f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f} % "
-      f"of {scores['sentences']:,} sentences\n{scores['signature']}"
-    )
-  facts["time"] = f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s"
-  if names:
-    facts["time"] += f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated"
+      f"of {scores['sentences']:,} sentences",
+      scores["signature"],
+    ]
+  facts["time"] = f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s" + (
+    f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated" if names else ""
+  )
   facts["files"] = f"{workdir}: samples.md, translations/, figures/, results.json, metrics.jsonl, tensorboard/"
   facts["translate"] = f"python -m transformer_jax.translate --workdir={workdir} < in.txt > out.txt"
   console.print(facts_table(facts))

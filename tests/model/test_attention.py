@@ -27,16 +27,18 @@ def test_own_attention_is_that_of_jax_where_both_apply():
   def jaxs(*qkv):
     return attend(*qkv, mask)
 
-  np.testing.assert_allclose(own(query, key, value), jaxs(query, key, value), atol=1e-6)
-  for argument in range(3):
-    ours = jax.grad(lambda *qkv: jnp.sin(own(*qkv)).sum(), argument)(query, key, value)
-    theirs = jax.grad(lambda *qkv: jnp.sin(jaxs(*qkv)).sum(), argument)(query, key, value)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  def value_and_gradients(function):
+    return jax.jit(jax.value_and_grad(lambda *qkv: jnp.sin(function(*qkv)).sum(), argnums=(0, 1, 2)))(query, key, value)
+
+  np.testing.assert_allclose(jax.jit(own)(query, key, value), jax.jit(jaxs)(query, key, value), atol=1e-6)
+  (_, ours), (_, theirs) = value_and_gradients(own), value_and_gradients(jaxs)
+  for one, other in zip(ours, theirs, strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_unmasked_attention_is_equation_1():
   query, key, value, _ = random_inputs(4, 6)
-  result, weights = scaled_dot_product_attention(query, key, value, jnp.ones((2, 1, 5, 7), bool))
+  result, weights = jax.jit(scaled_dot_product_attention)(query, key, value, jnp.ones((2, 1, 5, 7), bool))
   np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-6)
   for batch in range(2):
     for head in range(3):
@@ -48,7 +50,7 @@ def test_hidden_keys_have_weight_zero_and_a_blind_query_stays_finite():
   """Users hit 2: the mask is the least finite value of float32, also for bfloat16 inputs."""
   query, key, value, mask = random_inputs(4, 4)
   for dtype in (jnp.float32, jnp.bfloat16):
-    result, weights = scaled_dot_product_attention(query.astype(dtype), key.astype(dtype), value.astype(dtype), mask)
+    result, weights = jax.jit(scaled_dot_product_attention)(*(x.astype(dtype) for x in (query, key, value)), mask)
     seeing = np.broadcast_to(np.asarray(mask).any(axis=-1, keepdims=True), weights.shape)
     hidden = np.broadcast_to(~np.asarray(mask), weights.shape) & seeing
     assert (np.asarray(weights)[hidden] == 0.0).all() and weights.dtype == jnp.float32

@@ -1,8 +1,11 @@
 """Learning rates against their formulas, updates against Adam written out."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from optax.contrib import MuonDimensionNumbers
 
 from transformer_jax.config import default_config
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
@@ -68,3 +71,45 @@ def test_updates_are_adamw_with_clipping():
       decay = 0.1 * params[name] if name == "kernel" else 0.0
       params[name] = params[name] - 0.01 * (update + decay)
       np.testing.assert_allclose(ours[name], params[name], rtol=2e-5)
+
+
+def test_muon_is_optaxs_muon_matrix_by_matrix():
+  """Stacking matrices of a shape, and taking heads as part of a matrix, changes nothing against optax's own Muon."""
+  random = np.random.default_rng(0)
+
+  def array(*shape):
+    return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+  layer = {
+    "query_projection": {"kernel": array(8, 2, 4)},
+    "output_projection": {"kernel": array(2, 4, 8)},
+    "inner": {"kernel": array(8, 24), "bias": array(24)},
+    "outer": {"kernel": array(24, 8)},
+  }
+  params = {"encoder": layer, "target_embedding": array(10, 8)}
+  dimensions = {
+    "query_projection": {"kernel": MuonDimensionNumbers(0, (1, 2))},
+    "output_projection": {"kernel": MuonDimensionNumbers((0, 1), 2)},
+    "inner": {"kernel": MuonDimensionNumbers(0, 1), "bias": None},
+    "outer": {"kernel": MuonDimensionNumbers(0, 1)},
+  }
+  config = default_config().optimizer
+  config.name, config.schedule, config.learning_rate, config.warmup_steps = "muon", "constant", 0.01, 0
+  ours = make_optimizer(config, learning_rate_schedule(config, 8, 10))
+  theirs = optax.contrib.muon(
+    0.01, muon_weight_dimension_numbers={"encoder": dimensions, "target_embedding": None}, consistent_rms=0.2
+  )
+  adam = optax.adam(0.01, config.beta1, config.beta2, config.epsilon)
+  states = [optimizer.init(params) for optimizer in (ours, theirs, adam)]
+  updates = [jax.jit(optimizer.update) for optimizer in (ours, theirs, adam)]  # op by op it would take a minute
+  for _ in range(3):
+    gradients = jax.tree.map(lambda x: array(*x.shape), params)
+    results = [update(gradients, state, params) for update, state in zip(updates, states, strict=True)]
+    states = [state for _, state in results]
+    (update, _), (muon_update, _), (adam_update, _) = results
+    for name in layer:
+      kernel = update["encoder"][name]["kernel"]
+      np.testing.assert_allclose(kernel, muon_update["encoder"][name]["kernel"], rtol=1e-3, atol=1e-6)
+      assert 0.1 < float(jnp.sqrt((kernel**2).mean())) / (0.01 * 0.2) < 1.5
+    np.testing.assert_allclose(update["target_embedding"], adam_update["target_embedding"], rtol=1e-5)
+    np.testing.assert_allclose(update["encoder"]["inner"]["bias"], adam_update["encoder"]["inner"]["bias"], rtol=1e-5)

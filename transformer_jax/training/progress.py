@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, SupportsFloat
@@ -221,11 +221,12 @@ def new_console() -> Console:
   return Console(markup=False, emoji=False, highlight=False, width=width, quiet=jax.process_index() != 0)
 
 
-def facts_table(facts: Mapping[str, Any]) -> Table:
-  """A name and a value a line, e.g. {"device": "2 CPU cores", "parameters": "1,956,864"}."""
+def facts_table(facts: Mapping[str, str | Sequence[str]]) -> Table:
+  """A name and its value, of one or several lines: {"device": "CPU, 2 cores", "test": ["BLEU 28.1", "nrefs:1|…"]}."""
   table = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
   for name, value in facts.items():
-    table.add_row(Text(name), Text(_visible(str(value))))
+    lines = [value] if isinstance(value, str) else value
+    table.add_row(Text(name), Text("\n".join(map(_visible, lines))))
   return table
 
 
