@@ -1,6 +1,6 @@
 """English to German on the interface texts of Home Assistant: a translator in a few minutes on a laptop.
 
-  python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
 """
 
 from ml_collections import ConfigDict

@@ -19,6 +19,8 @@ def get_config() -> ConfigDict:
   config.model.num_heads = 16
   config.model.dropout = 0.3
   config.training.steps = 300_000
-  config.training.evaluate_every = 1_000  # 10 minutes on the paper's machine, at 1.0 s a step: 600; fewer copies, same span
+  config.training.evaluate_every = (
+    1_000  # 10 minutes on the paper's machine, at 1.0 s a step: 600; fewer copies, same span
+  )
   config.training.average = 20
   return config

@@ -275,7 +275,9 @@ def check_combinations(config: ConfigDict) -> None:
   if model.kernel == "cudnn" and (model.dtype != "bfloat16" or model.d_k != model.d_v):
     raise UserError("model.kernel cudnn needs model.dtype bfloat16 and model.d_k equal to model.d_v; use xla")
   if model.share_embeddings == "all" and not vocabulary.shared:
-    raise UserError('model.share_embeddings "all" needs vocabulary.shared True; with two vocabularies use "target" or "none"')
+    raise UserError(
+      'model.share_embeddings "all" needs vocabulary.shared True; with two vocabularies use "target" or "none"'
+    )
   if vocabulary.shared and (vocabulary.target_kind or vocabulary.target_size or vocabulary.target_file):
     raise UserError("vocabulary.target_kind, target_size and target_file need vocabulary.shared False")
   if not data.train:
@@ -289,7 +291,9 @@ def check_combinations(config: ConfigDict) -> None:
   if data.max_ratio and data.max_ratio < 1:
     raise UserError(f"data.max_ratio must be 0 (off) or at least 1, not {data.max_ratio}")
   if batch.tokens < data.max_length:
-    raise UserError(f"batch.tokens {batch.tokens} is less than data.max_length {data.max_length}: the longest pair would not fit")
+    raise UserError(
+      f"batch.tokens {batch.tokens} is less than data.max_length {data.max_length}: the longest pair would not fit"
+    )
   if batch.row_length and batch.row_length < data.max_length:
     raise UserError(f"batch.row_length {batch.row_length} is less than data.max_length {data.max_length}")
   if batch.row_length > batch.tokens:

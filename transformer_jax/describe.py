@@ -1,6 +1,6 @@
 """Prints the sizes of a model: parameters per part, work per token and step, memory. Nothing is allocated.
 
-  python -m transformer_jax.describe --config=configs/wmt14_en_de_big.py
+python -m transformer_jax.describe --config=configs/wmt14_en_de_big.py
 """
 
 import math
@@ -69,7 +69,9 @@ def parts(params: PyTree) -> dict[str, int]:
       part = f"{stack} norms"
     totals[part] = totals.get(part, 0) + math.prod(leaf.shape)
   order = ["source_embedding", "target_embedding", "output_layer"]
-  return dict(sorted(totals.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0])))
+  return dict(
+    sorted(totals.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+  )
 
 
 def forward_work(config: ModelConfig, source_length: int, target_length: int) -> Work:
@@ -108,7 +110,9 @@ def describe(config: ConfigDict, sentence_length: int = 30) -> dict:
     "parameters": count(state.params),
     "without_embeddings": count(state.params) - embeddings,
     "work": work,
-    "step_flops": 3 * config.batch.tokens * (work.source + work.target),  # the backward pass costs twice the forward pass
+    "step_flops": 3
+    * config.batch.tokens
+    * (work.source + work.target),  # the backward pass costs twice the forward pass
     "parameter_bytes": memory(state.params),
     "optimizer_bytes": memory(state.optimizer),
   }
@@ -133,7 +137,9 @@ def main(arguments: list[str]) -> None:
   console.print(table)
   work, tokens = sizes["work"], config.batch.tokens
   console.print(f"vocabulary: {config.vocabulary.size:,} pieces (what the configuration asks for)")
-  console.print(f"forward work a source piece: {work.source / 1e6:,.2f} MFLOP, a target piece: {work.target / 1e6:,.2f} MFLOP")
+  console.print(
+    f"forward work a source piece: {work.source / 1e6:,.2f} MFLOP, a target piece: {work.target / 1e6:,.2f} MFLOP"
+  )
   console.print(
     f"work of a full step ({tokens:,} + {tokens:,} pieces, sentences of 30, forward and backward): "
     f"{sizes['step_flops'] / 1e12:,.3f} TFLOP"

@@ -49,7 +49,9 @@ def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
     "batches": f"{shapes} pieces; padding {padding['source']:.1%} of the source, {padding['target']:.1%} of the target",
   }
   facts["first batch"] = [
-    line for pair in itertools.islice(first_pairs(first_epoch[0], data.vocabularies), 3) for line in (pair[0], f"→ {pair[1]}")
+    line
+    for pair in itertools.islice(first_pairs(first_epoch[0], data.vocabularies), 3)
+    for line in (pair[0], f"→ {pair[1]}")
   ]
   console.print(facts_table(facts))
 
@@ -73,19 +75,22 @@ def show_model(console: Console, params: PyTree, batches: int, done: int, steps:
   console.print(facts_table(facts))
 
 
-def show_results(console: Console, results: dict[str, Any], names: list[str], workdir: Path) -> None:
+def show_results(console: Console, results: dict[str, Any], workdir: Path) -> None:
   """Prints the scores and where the files are."""
   valid, clock = results["valid"], results["time"]
-  facts: dict[str, str | list[str]] = {"validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"}
-  for name in names:
-    scores = results["test"][name]
+  tests = {name: scores for name, scores in results["test"].items() if isinstance(scores, dict)}
+  facts: dict[str, str | list[str]] = {
+    "validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"
+  }
+  for name, scores in tests.items():
     facts["test" if name == "test" else f"test {name}"] = [
       f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f} % "
       f"of {scores['sentences']:,} sentences",
       scores["signature"],
     ]
-  facts["time"] = f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s" + (
-    f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated" if names else ""
+  facts["time"] = (
+    f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s"
+    + (f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated" if tests else "")
   )
   facts["files"] = f"{workdir}: samples.md, translations/, figures/, results.json, metrics.jsonl, tensorboard/"
   facts["translate"] = f"python -m transformer_jax.translate --workdir={workdir} < in.txt > out.txt"

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from absl import logging
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
+from rich.console import Console
 
 from transformer_jax.data.batches import Batch, BatchPlan
 from transformer_jax.data.prepared import PreparedData, prepare_data
@@ -29,7 +31,7 @@ from transformer_jax.training.feed import batches, empty_batch
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from transformer_jax.training.progress import Metrics, Progress, new_console, samples_table
 from transformer_jax.training.recorder import Recorder, perplexity
-from transformer_jax.training.resuming import Place, check_same_run, environment, warn_about_environment
+from transformer_jax.training.resuming import Place, Start, check_start, environment, warn_about_environment
 from transformer_jax.training.rundir import RunLock, write_json_atomically
 from transformer_jax.training.step import StepMetrics, TrainState
 from transformer_jax.training.validation import mean_loss
@@ -46,8 +48,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
   """
   workdir, console = Path(workdir), new_console()
   with claimed(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
-    started = check_same_run(config, workdir)
-    newest = checkpoints.newest() if started else None
+    start = check_start(config, workdir)
+    if start is Start.FINISHED:
+      return show_saved_results(console, workdir)
+    check_devices(config)
+    newest = None if start is Start.NEW else checkpoints.newest()
     if newest is not None and newest > config.training.steps:
       raise UserError(
         f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
@@ -58,7 +63,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     # Data. The vocabulary belongs to the run; the encoded corpora lie in the cache that all runs share.
     mesh = programs.data_mesh()
     show_start(console, config, workdir, newest)
-    vocabularies, given_params = starting_point(config, workdir, started)
+    vocabularies, given_params = starting_point(config, workdir, start, newest)
     data = prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
     show_data(console, config, data)
 
@@ -92,9 +97,10 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       state, place = begin(), Place()
       if given_params is not None:
         state = state._replace(params=given_params)
-    if not started:
+    if start is Start.NEW:
       save_vocabularies(data.vocabularies, workdir)
-      write_json_atomically(workdir / "config.json", config.to_dict())
+    (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
+    write_json_atomically(workdir / "config.json", config.to_dict())
     batches_per_epoch = len(data.train_plan.epoch(place.epoch))
     show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
 
@@ -127,7 +133,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
     valid = mean_loss(eval_step, params, data.valid_plan, mesh)
     results = finish_run(config, workdir, console, translator.with_params(params), data, place, valid, averaged)
-    show_results(console, results, [test.name for test in data.tests], workdir)
+    show_results(console, results, workdir)
     return results
 
 
@@ -151,6 +157,21 @@ def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:
   return Checkpoints(workdir / "checkpoints", training.keep, training.keep_best, training.average)
 
 
+def show_saved_results(console: Console, workdir: Path) -> dict[str, Any]:
+  """Prints the results of a run that is finished, and returns them."""
+  results = json.loads((workdir / "results.json").read_text())
+  console.print("finished already; to train further, raise training.steps")
+  show_results(console, results, workdir)
+  return results
+
+
+def check_devices(config: ConfigDict) -> None:
+  """Raises UserError if the configuration needs devices that are not there."""
+  platform = jax.devices()[0].platform
+  if config.model.kernel == "cudnn" and platform != "gpu":
+    raise UserError(f'model.kernel "cudnn" needs an NVIDIA GPU, and this is a {platform.upper()}: use "xla"')
+
+
 def use_compilation_cache(folder: Path) -> None:
   """Keeps compiled programs in a folder, so that the next run with the same shapes starts at once."""
   folder.mkdir(parents=True, exist_ok=True)
@@ -158,14 +179,14 @@ def use_compilation_cache(folder: Path) -> None:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def starting_point(config: ConfigDict, workdir: Path, started: bool) -> tuple[Vocabularies | None, PyTree | None]:
+def starting_point(
+  config: ConfigDict, workdir: Path, start: Start, newest: int | None
+) -> tuple[Vocabularies | None, PyTree | None]:
   """Returns the vocabularies and parameters that are given: by this run's first start, by `init_from`, or not at all."""
-  if started:
-    return load_vocabularies(workdir), None
-  if config.init_from:
-    params, _ = load_final(config.init_from)
-    return load_vocabularies(Path(config.init_from)), params
-  return None, None
+  origin = workdir if start is Start.CONTINUED else config.init_from
+  vocabularies = load_vocabularies(Path(origin)) if origin else None
+  params = load_final(config.init_from)[0] if config.init_from and newest is None else None
+  return vocabularies, params
 
 
 def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str) -> PyTree:

@@ -38,9 +38,7 @@ def multi_head(x, memory, parameters, causal):
   """Concat(head_1 … head_h) W^O, head by head."""
   w_q, w_k, w_v = (parameters[f"{role}_projection"]["kernel"] for role in ("query", "key", "value"))  # [d_model, h, d]
   w_o = parameters["output_projection"]["kernel"]  # [h, d_v, d_model]
-  heads = [
-    attention(x @ w_q[:, h], memory @ w_k[:, h], memory @ w_v[:, h], causal) for h in range(w_q.shape[1])
-  ]
+  heads = [attention(x @ w_q[:, h], memory @ w_k[:, h], memory @ w_v[:, h], causal) for h in range(w_q.shape[1])]
   return np.concatenate(heads, axis=-1) @ w_o.reshape(-1, w_o.shape[-1])
 
 

@@ -123,4 +123,3 @@ def parameter_bits(workdir):
   params, _ = load_final(workdir)
   leaves = jax.tree_util.tree_leaves_with_path(params)
   return [(jax.tree_util.keystr(path), str(leaf.dtype), leaf.shape, leaf.tobytes()) for path, leaf in leaves]
-

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from helpers import equations
+
 from transformer_jax.model.attention import attend, scaled_dot_product_attention
 
 

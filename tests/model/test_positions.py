@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from helpers import equations
+
 from transformer_jax.model.positions import sinusoidal_positions, sinusoidal_table
 
 

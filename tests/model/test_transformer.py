@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import equations
 from helpers.batches_of import packed_batch, random_pairs
 
-from helpers import equations
 from transformer_jax.config import default_config
 from transformer_jax.describe import abstract_state, count
 from transformer_jax.model.config import ModelConfig, model_config
@@ -117,7 +117,9 @@ def test_a_row_of_padding_is_harmless(norm):
 
   def loss(params, batch):
     logits = model.apply({"params": params}, batch)
-    sums = smoothed_cross_entropy(logits, jnp.asarray(batch.target_outputs), jnp.asarray(batch.target_segments > 0), 0.1)
+    sums = smoothed_cross_entropy(
+      logits, jnp.asarray(batch.target_outputs), jnp.asarray(batch.target_segments > 0), 0.1
+    )
     return sums.loss, logits
 
   both = jax.jit(jax.value_and_grad(loss, has_aux=True))
@@ -142,7 +144,9 @@ def test_bfloat16_with_padding_agrees_with_float32():
     model, params = initialised(dataclasses.replace(SMALL, dtype=jnp.dtype(dtype)))
     logits = jax.jit(model.apply)({"params": params}, batch)
     assert logits.dtype == jnp.float32 and all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
-    sums = smoothed_cross_entropy(logits, jnp.asarray(batch.target_outputs), jnp.asarray(batch.target_segments > 0), 0.1)
+    sums = smoothed_cross_entropy(
+      logits, jnp.asarray(batch.target_outputs), jnp.asarray(batch.target_segments > 0), 0.1
+    )
     losses[dtype] = float(sums.loss / sums.pieces)
   assert abs(losses["bfloat16"] - losses["float32"]) < 0.02 * losses["float32"]
 

@@ -76,7 +76,9 @@ def muon(update_rms: float = 0.2) -> optax.GradientTransformation:
   rate (Liu et al. 2025, arXiv:2502.16982, equation 4). The arithmetic is optax's; here the matrices of one shape are stacked
   before it, which makes a few large products of many small ones.
   """
-  inner = scale_by_muon(weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks))
+  inner = scale_by_muon(
+    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks)
+  )
 
   def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
     stacks, state = inner.update(stack(updates), state)

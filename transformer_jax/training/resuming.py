@@ -1,6 +1,7 @@
 """Going on with a run: where it stood, whether its configuration still fits, on which machine it ran."""
 
 import dataclasses
+import enum
 import os
 from pathlib import Path
 
@@ -39,34 +40,39 @@ class Place:
 
 # A change in one of these makes another model or reads other ids: the checkpoints do not fit.
 FIXED_SECTIONS = ("model", "vocabulary")
+FIXED_FIELDS = ("seed", "init_from")
 # These change nothing that was trained.
 FREE_FIELDS = ("data.cache", "data.folder", "training.compilation_cache")
 
 
-def check_same_run(config: ConfigDict, workdir: Path) -> bool:
-  """Compares with the configuration that `workdir` was started with; returns whether it was started at all.
+class Start(enum.Enum):
+  """What a run directory holds when a command starts on it."""
 
-  Prints one line for each difference.
+  NEW = "nothing yet"
+  CONTINUED = "a run that goes on"
+  FINISHED = "a run that this configuration has finished"
+
+
+def check_start(config: ConfigDict, workdir: Path) -> Start:
+  """Compares with the configuration that `workdir` was started with, and prints one line for each difference.
 
   Raises:
-    UserError: the model or the vocabulary is another one, or the training it continues used another seed.
+    UserError: model, vocabulary, seed or starting point are others, so that what was trained would not fit.
   """
   path = workdir / "config.json"
   if not path.exists():
-    return False
-  saved = dict(fields(load_saved_config(path)))
+    return Start.NEW
+  saved, changed = dict(fields(load_saved_config(path))), False
   for name, value in fields(config):
     if value == saved[name] or name in FREE_FIELDS:
       continue
-    section = name.split(".")[0]
-    if name == "model.dropout":
-      section = ""
-    if section in FIXED_SECTIONS or name in ("seed", "init_from"):
+    if (name.split(".")[0] in FIXED_SECTIONS and name != "model.dropout") or name in FIXED_FIELDS:
       raise UserError(
         f"{name} is {value!r}, but {workdir} was started with {saved[name]!r}: give back the old value or use another --workdir"
       )
     logging.warning("%s is %r, was %r when %s was started", name, value, saved[name], workdir)
-  return True
+    changed = True
+  return Start.FINISHED if not changed and (workdir / "results.json").exists() else Start.CONTINUED
 
 
 def environment() -> dict[str, str | int]:
@@ -87,4 +93,6 @@ def warn_about_environment(saved: dict[str, str | int]) -> None:
   """Prints one warning if the checkpoint was made elsewhere: the run then agrees within rounding, not to the bit."""
   changes = [f"{name} {saved.get(name)} → {value}" for name, value in environment().items() if saved.get(name) != value]
   if changes:
-    logging.warning("continued under other conditions (%s): agrees within rounding, not bit for bit", ", ".join(changes))
+    logging.warning(
+      "continued under other conditions (%s): agrees within rounding, not bit for bit", ", ".join(changes)
+    )

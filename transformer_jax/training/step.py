@@ -63,9 +63,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   return Batch(*(jax.make_array_from_process_local_data(sharding, np.asarray(array)) for array in batch))
 
 
-def initial_state(
-  model: nn.Module, optimizer: optax.GradientTransformation, batch: Batch, seed: int
-) -> TrainState:
+def initial_state(model: nn.Module, optimizer: optax.GradientTransformation, batch: Batch, seed: int) -> TrainState:
   """Returns the state before the first update. Meant for `jax.jit` or `jax.eval_shape`; of the batch only the shapes count."""
   init_key, dropout_key = jax.random.split(jax.random.key(seed))
   params = model.init(init_key, batch)["params"]
@@ -73,9 +71,7 @@ def initial_state(
   return TrainState(zero, params, optimizer.init(params), jax.random.key_data(dropout_key), zero, zero)
 
 
-def batch_loss(
-  model: nn.Module, params: PyTree, batch: Batch, key: jax.Array | None, label_smoothing: float
-) -> Sums:
+def batch_loss(model: nn.Module, params: PyTree, batch: Batch, key: jax.Array | None, label_smoothing: float) -> Sums:
   """Runs the model on a batch (with dropout if a key is given) and sums the loss over its target pieces."""
   rngs = {} if key is None else {"dropout": key}
   logits = model.apply({"params": params}, batch, train=key is not None, rngs=rngs)

@@ -12,7 +12,9 @@ from transformer_jax.training.objective import Sums
 from transformer_jax.training.step import put_batch
 
 
-def mean_loss(eval_step: Callable[[PyTree, object], Sums], params: PyTree, plan: BatchPlan, mesh: Mesh) -> dict[str, float]:
+def mean_loss(
+  eval_step: Callable[[PyTree, object], Sums], params: PyTree, plan: BatchPlan, mesh: Mesh
+) -> dict[str, float]:
   """Returns `nll` and `loss` (smoothed), means over all target pieces in nats, and `pieces`, their number.
 
   The last, incomplete batch counts in full, and the sums are added up in float64.
@@ -20,7 +22,8 @@ def mean_loss(eval_step: Callable[[PyTree, object], Sums], params: PyTree, plan:
   order = plan.epoch(0)
   # The results stay on the devices until all batches are under way.
   sums = [
-    eval_step(params, put_batch(order.rows(i, jax.process_index(), jax.process_count()), mesh)) for i in range(len(order))
+    eval_step(params, put_batch(order.rows(i, jax.process_index(), jax.process_count()), mesh))
+    for i in range(len(order))
   ]
   loss, nll, pieces = np.sum(np.array(jax.device_get(sums), np.float64), axis=0)
   return {"nll": float(nll / pieces), "loss": float(loss / pieces), "pieces": int(pieces)}
