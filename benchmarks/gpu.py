@@ -17,12 +17,11 @@ three times the forward pass for an update. The share is that of the rate of a l
 process. Memory is what XLA says that the compiled update holds: state, batch, temporaries.
 """
 
-import csv
 import functools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,14 +32,14 @@ from absl import flags
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table as ScreenTable
 
+from benchmarks.synthetic import HOME_ASSISTANT, WMT14, synthetic_pairs
+from benchmarks.tables import Table, show_table, write_tables
 from transformer_jax.checks import load_config_file, parse_arguments
 from transformer_jax.commands import parse_flags, run_command
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.encoded import Encoded, Ragged
+from transformer_jax.data.encoded import Encoded
 from transformer_jax.data.prepared import batch_plan, prepare_data
-from transformer_jax.data.vocabulary import EOS, SPECIALS
 from transformer_jax.describe import forward_work
 from transformer_jax.errors import UserError
 from transformer_jax.model.config import ModelConfig, model_config
@@ -49,20 +48,7 @@ from transformer_jax.training import step as programs
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 ROOT = Path(__file__).resolve().parent.parent
-VARIANTS = (("float32", "xla"), ("bfloat16", "xla"), ("bfloat16", "cudnn"))  # cuDNN's kernel does not compute in float32
-
-
-class Lengths(NamedTuple):
-  """Pieces a side, end of sentence included: log-normal, with one spread, the two sides correlated."""
-
-  source: float  # mean
-  target: float  # mean
-  spread: float  # standard deviation of the logarithms
-  correlation: float  # of the logarithms
-
-
-HOME_ASSISTANT = Lengths(10.2, 11.8, 0.63, 0.93)  # measured on home_assistant/en-de with 3,000 BPE pieces
-WMT14 = Lengths(30.0, 30.0, 0.6, 0.9)  # a mean of 30 as in the count of 9.5 TFLOP a step; spread and correlation assumed
+VARIANTS = (("float32", "xla"), ("bfloat16", "xla"), ("bfloat16", "cudnn"))  # cuDNN's kernel takes no float32
 
 
 class Sizes(NamedTuple):
@@ -79,16 +65,6 @@ class Sizes(NamedTuple):
 
 FULL = Sizes(8_192, 7, 4, 60, 4_096, 25_000, 21_000)
 TINY = Sizes(64, 2, 2, 3, 128, 256, 200)
-
-
-class Table(NamedTuple):
-  """What one question's answer looks like: cells are text or numbers, None where there is none."""
-
-  name: str
-  title: str
-  columns: tuple[str, ...]
-  rows: list[tuple]
-  notes: list[str]
 
 
 class Deadline:
@@ -131,31 +107,6 @@ def matrix_rate(size: int, dtype: str, rounds: int, device: jax.Device) -> float
     repeats = 10
     seconds = time_rounds(lambda: [product(a, b) for _ in range(repeats)], rounds)
   return repeats * 2 * size**3 / seconds
-
-
-def synthetic_pairs(count: int, vocabularies: tuple[int, int], lengths: Lengths, longest: int) -> Encoded:
-  """Pairs of random ids with the given lengths, cut to 2 … `longest`; the same on every call."""
-  random = np.random.default_rng(0)
-  means = np.log([lengths.source, lengths.target]) - lengths.spread**2 / 2
-  covariance = lengths.spread**2 * np.array([[1.0, lengths.correlation], [lengths.correlation, 1.0]])
-  drawn = np.exp(random.multivariate_normal(means, covariance, size=count))
-  pieces = np.clip(np.rint(drawn), 2, longest).astype(np.int32)  # [pairs, 2]
-
-  def side(column: int) -> Ragged:
-    offsets = np.concatenate([[0], np.cumsum(pieces[:, column], dtype=np.int64)])
-    ids = random.integers(len(SPECIALS), vocabularies[column], offsets[-1], dtype=np.int32)
-    ids[offsets[1:] - 1] = EOS
-    return Ragged(ids, offsets)
-
-  return Encoded(
-    sources=side(0),
-    targets=side(1),
-    source_lengths=np.ascontiguousarray(pieces[:, 0]),
-    target_lengths=np.ascontiguousarray(pieces[:, 1]),
-    removed={},
-    corpus_offsets=(0, count),
-    weights=(1.0,),
-  )
 
 
 def quickstart_pairs(config: ConfigDict, count: int, real: bool = True) -> tuple[Encoded, tuple[int, int], str]:
@@ -217,19 +168,23 @@ def agreement_table(config: ConfigDict, pairs: Encoded, sizes: Sizes, mesh: Mesh
     f"d_model {config.model.d_model}, new parameters, {int((epoch[0].target_segments > 0).sum()):,} target tokens, dropout on",
     ("arithmetic", "against", "loss", "gradients", "worst array", "its name"),
     [],
-    ["relative differences; gradients: |a - b| / |b| of all arrays as one vector, and of the array where it is largest"],
+    [
+      "relative differences; gradients: |a - b| / |b| of all arrays as one vector, and of the array where it is largest"
+    ],
   )
   for dtype, kernel, precision in [("float32", "xla", "highest"), *((*variant, None) for variant in VARIANTS)]:
     name = exact if precision else f"{dtype}, {kernel}"
     if deadline.passed():
       table.rows.append((name, "left out: no time", None, None, None, None))
       continue
-    variant = model_config(changed(config, {"model.dtype": dtype, "model.kernel": kernel}).model, vocabulary, vocabulary)
+    variant = model_config(
+      changed(config, {"model.dtype": dtype, "model.kernel": kernel}).model, vocabulary, vocabulary
+    )
     try:
       with jax.default_matmul_precision(precision or "default"):
         results[name] = loss_and_gradients(variant, params, batch, config)
     except (RuntimeError, NotImplementedError, ValueError) as error:
-      table.rows.append((name, f"not here: {first_line(error)}", None, None, None, None))
+      table.rows.append((name, why_not(error, kernel), None, None, None, None))
       continue
     against = [exact] if name != exact else []
     if kernel == "cudnn":
@@ -240,10 +195,12 @@ def agreement_table(config: ConfigDict, pairs: Encoded, sizes: Sizes, mesh: Mesh
   return table
 
 
-def first_line(error: Exception) -> str:
-  """An error in a few words, for a cell of a table."""
+def why_not(error: Exception, kernel: str) -> str:
+  """In a few words why this machine cannot do it: cuDNN does not take the shapes or is missing, or memory is. Else a defect."""
+  if kernel != "cudnn" and "RESOURCE_EXHAUSTED" not in str(error):
+    raise error
   text = str(error).strip() or type(error).__name__
-  return text.splitlines()[0][:100]
+  return f"not here: {text.splitlines()[0][:100]}"
 
 
 def changed(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
@@ -277,20 +234,18 @@ def time_updates(config: ConfigDict, sizes: ModelConfig, batches: Sequence[Batch
     return state, metrics
 
   seconds = time_rounds(one_round, rounds)
-  source, target = (np.concatenate([(getattr(b, s) > 0).ravel() for b in batches]).sum() for s in SEGMENTS)
-  ends = sum(int(b.source_segments.max(axis=1).sum()) for b in batches)  # pairs
-  work = forward_work(sizes, source / ends, target / ends)
+  source = sum(int((batch.source_segments > 0).sum()) for batch in batches)  # pieces
+  target = sum(int((batch.target_segments > 0).sum()) for batch in batches)
+  pairs = sum(int(batch.source_segments.max(axis=1).sum()) for batch in batches)
+  work = forward_work(sizes, source / pairs, target / pairs)
   return Speed(
     milliseconds=1e3 * seconds / len(batches),
-    tokens_per_second=float(target / seconds),
-    flops_per_second=float(3 * (source * work.source + target * work.target) / seconds),
+    tokens_per_second=target / seconds,
+    flops_per_second=3 * (source * work.source + target * work.target) / seconds,
     memory=max(program_memory(program) for program in compiled.values()),
     compile_seconds=compile_seconds,
     skipped=int(state.skipped),
   )
-
-
-SEGMENTS = ("source_segments", "target_segments")
 
 
 def shape_of(batch: Batch) -> tuple[int, int, int]:
@@ -321,7 +276,14 @@ SPEED_COLUMNS = (
 
 
 def speed_row(
-  words: str, config: ConfigDict, pairs: Encoded, vocabularies: tuple[int, int], count: int, rounds: int, rate: float, mesh: Mesh
+  words: str,
+  config: ConfigDict,
+  pairs: Encoded,
+  vocabularies: tuple[int, int],
+  count: int,
+  rounds: int,
+  rate: float,
+  mesh: Mesh,
 ) -> tuple:
   """One line of a table of speeds, or why there is none."""
   sizes = model_config(config.model, *vocabularies)
@@ -332,8 +294,8 @@ def speed_row(
   row = (words, config.model.dtype, config.model.kernel)
   try:
     speed = time_updates(config, sizes, batches, rounds, mesh)
-  except (RuntimeError, NotImplementedError, ValueError) as error:  # cuDNN or memory is missing
-    return (*row, f"not here: {first_line(error)}", None, None, None, None, None)
+  except (RuntimeError, NotImplementedError, ValueError) as error:
+    return (*row, why_not(error, config.model.kernel), None, None, None, None, None)
   if speed.skipped:
     return (*row, f"{speed.skipped} updates were not finite", None, None, None, None, None)
   return (
@@ -363,7 +325,9 @@ def speed_table(
   table = Table(name, title, SPEED_COLUMNS, [], list(notes))
   for words, config, count in choices:
     if deadline.passed():
-      table.rows.append((words, config.model.dtype, config.model.kernel, "left out: no time", None, None, None, None, None))
+      table.rows.append(
+        (words, config.model.dtype, config.model.kernel, "left out: no time", None, None, None, None, None)
+      )
     else:
       table.rows.append(speed_row(words, config, pairs, vocabularies, count, rounds, rate, mesh))
   return table
@@ -378,80 +342,47 @@ def base_config(tiny: bool) -> ConfigDict:
   return config
 
 
+def machine_table(rates: dict[str, float], size: int, device: jax.Device) -> Table:
+  """The device, and how fast it multiplies matrices."""
+  rows = [(f"{dtype} product of {size:,} x {size:,} matrices, TFLOP/s", rate / 1e12) for dtype, rate in rates.items()]
+  note = "float32 products are JAX's default ones: TensorFloat-32 where the card has it"
+  return Table("machine", f"{device.device_kind}, JAX {jax.__version__}", ("what", "value"), rows, [note])
+
+
 def measure(
-  quickstart: ConfigDict, sizes: Sizes, tiny: bool, device: jax.Device, deadline: Deadline, show: Callable[[Table], None]
-) -> list[Table]:
-  """Makes all the measurements on one device, the most telling first; `show` gets each table when it is done."""
+  quickstart: ConfigDict, sizes: Sizes, tiny: bool, device: jax.Device, deadline: Deadline
+) -> Iterator[Table]:
+  """Yields the tables of one device as they are measured, the most telling first; tiny: two lines of each."""
   mesh = programs.data_mesh([device])
   rates = {dtype: matrix_rate(sizes.matrix, dtype, sizes.rounds, device) for dtype in ("bfloat16", "float32")}
-  machine = Table("machine", f"{device.device_kind}, JAX {jax.__version__}", ("what", "value"), [], [])
-  for dtype, rate in rates.items():
-    machine.rows.append((f"{dtype} product of {sizes.matrix:,} x {sizes.matrix:,} matrices, TFLOP/s", rate / 1e12))
-  machine.notes.append("float32 products are JAX's default ones: TensorFloat-32 where the card has it")
-  tables = []
+  yield machine_table(rates, sizes.matrix, device)
 
-  def done(table: Table) -> None:
-    tables.append(table)
-    show(table)
+  def speeds(name: str, title: str, choices: list, pairs: Encoded, vocabularies: tuple[int, int], note: str) -> Table:
+    chosen = [choices[0], choices[-1]] if tiny else choices
+    rate = rates["bfloat16"]
+    return speed_table(name, title, chosen, pairs, vocabularies, sizes.rounds, rate, mesh, deadline, [note])
 
-  done(machine)
-  rate = rates["bfloat16"]
   base = base_config(tiny)
   vocabularies = base.vocabulary.size, base.vocabulary.size
   pairs = synthetic_pairs(sizes.pairs, vocabularies, WMT14, base.data.max_length)
-  note = f"synthetic ids, lengths around {WMT14.target:.0f} pieces (log-normal), packed"
   choices = [
-    (note, changed(base, {"model.dtype": dtype, "model.kernel": kernel}), sizes.base_batches) for dtype, kernel in VARIANTS
+    ("packed", changed(base, {"model.dtype": dtype, "model.kernel": kernel}), sizes.base_batches)
+    for dtype, kernel in VARIANTS
   ]
-  title = f"Base-size steps: {base.batch.tokens:,} + {base.batch.tokens:,} tokens"
-  done(speed_table("base", title, choices, pairs, vocabularies, sizes.rounds, rate, mesh, deadline))
-  done(agreement_table(base, pairs, sizes, mesh, deadline))
+  note = f"synthetic ids; lengths log-normal with a mean of {WMT14.target:.0f} pieces"
+  tokens = f"{base.batch.tokens:,}"
+  yield speeds("base", f"Base-size steps: {tokens} + {tokens} tokens", choices, pairs, vocabularies, note)
+  yield agreement_table(base, pairs, sizes, mesh, deadline)
 
-  quick_pairs, quick_vocabularies, words = quickstart_pairs(quickstart, sizes.pairs, real=not tiny)
-  large = changed(
-    quickstart,
-    {"batch.tokens": max(sizes.large_tokens, quickstart.data.max_length), "batch.packing": True, "batch.buckets": ()},
-  )
+  pairs, vocabularies, note = quickstart_pairs(quickstart, sizes.pairs, real=not tiny)
+  tokens = max(sizes.large_tokens, quickstart.data.max_length)
+  large = changed(quickstart, {"batch.tokens": tokens, "batch.packing": True, "batch.buckets": ()})
   choices = [
     (kind, changed(config, {"model.dtype": dtype}), sizes.quickstart_batches)
     for kind, config in (("its own", quickstart), ("large, packed", large))
     for dtype in ("float32", "bfloat16")
   ]
-  title = "The quickstart's model"
-  done(
-    speed_table("quickstart", title, choices, quick_pairs, quick_vocabularies, sizes.rounds, rate, mesh, deadline, [words])
-  )
-  return tables
-
-
-def text_of(cell: Any) -> str:
-  """A cell for people: four digits, or the text."""
-  if not isinstance(cell, float):
-    return "" if cell is None else str(cell)
-  return f"{cell:,.0f}" if cell >= 1e3 else f"{cell:.4g}"
-
-
-def show_table(console: Console, table: Table) -> None:
-  """Prints a table."""
-  screen = ScreenTable(*table.columns, title=table.title)
-  for row in table.rows:
-    screen.add_row(*map(text_of, row))
-  console.print(screen)
-  for note in table.notes:
-    console.print(note)
-
-
-def write_tables(tables: Sequence[Table], folder: Path) -> None:
-  """Writes gpu.md with all tables and one CSV file a table, with every digit."""
-  folder.mkdir(parents=True, exist_ok=True)
-  parts = []
-  for table in tables:
-    lines = [table.columns, ["---"] * len(table.columns), *([text_of(cell) for cell in row] for row in table.rows)]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    parts.append("\n\n".join([f"## {table.title}", body, *table.notes]))
-    with open(folder / f"{table.name}.csv", "w", newline="", encoding="utf-8") as file:
-      csv.writer(file).writerows([table.columns, *table.rows])
-  (folder / "gpu.md").write_text("# One GPU\n\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
+  yield speeds("quickstart", "The quickstart's model", choices, pairs, vocabularies, note)
 
 
 def find_device(tiny: bool) -> jax.Device:
@@ -462,7 +393,7 @@ def find_device(tiny: bool) -> jax.Device:
     return jax.devices("gpu")[0]
   except RuntimeError:
     raise UserError(
-      'no GPU is found by JAX: install jax[cuda13] on a machine with an NVIDIA GPU (--tiny tries everything on a CPU)'
+      "no GPU is found by JAX: install jax[cuda13] on a machine with an NVIDIA GPU (--tiny tries everything on a CPU)"
     ) from None
 
 
@@ -483,11 +414,15 @@ def main(arguments: list[str]) -> None:
   deadline = Deadline(values.seconds)
   device = find_device(values.tiny)
   if values.tiny:
-    quickstart = changed(quickstart, {"model.num_layers": 1, "model.d_model": 16, "model.d_ff": 32, "vocabulary.size": 300})
+    quickstart = changed(
+      quickstart, {"model.num_layers": 1, "model.d_model": 16, "model.d_ff": 32, "vocabulary.size": 300}
+    )
   console = Console(markup=False, highlight=False, width=None if os.isatty(1) else 160)
-  sizes = TINY if values.tiny else FULL
-  tables = measure(quickstart, sizes, values.tiny, device, deadline, functools.partial(show_table, console))
-  write_tables(tables, Path(values.out))
+  tables = []
+  for table in measure(quickstart, TINY if values.tiny else FULL, values.tiny, device, deadline):
+    tables.append(table)
+    show_table(console, table)
+    write_tables("One GPU", tables, Path(values.out) / "gpu.md")
   console.print(f"written to {values.out}: gpu.md, {', '.join(f'{table.name}.csv' for table in tables)}")
 
 

@@ -8,4 +8,4 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-1}"
 # Where no package index answers, pip gives up at once and synthetic ids take the corpus's place.
 export PIP_RETRIES="${PIP_RETRIES:-0}" PIP_DEFAULT_TIMEOUT="${PIP_DEFAULT_TIMEOUT:-5}"
-exec "${PYTHON:-python3}" benchmarks/gpu.py "$@"
+exec "${PYTHON:-python3}" -m benchmarks.gpu "$@"

@@ -30,9 +30,9 @@ def get_config() -> ConfigDict:
   config.optimizer.schedule = "linear"
   config.optimizer.learning_rate = 0.003
   config.optimizer.warmup_steps = 100
-  config.training.steps = 1_000
+  config.training.steps = 500
   config.training.label_smoothing = 0.0
-  config.training.evaluate_every = 250
+  config.training.evaluate_every = 125
   config.training.average = 1
   config.decoding.max_extra = 4
   config.evaluation.tokenize = "none"

@@ -108,10 +108,13 @@ def search_changes(values: flags.FlagValues) -> dict[str, object]:
 
 def required(values: flags.FlagValues, *names: str) -> list[str]:
   """The values of flags that must be given; raises UserError for the first that is not."""
+  given = []
   for name in names:
-    if not values[name].value:
+    value = values[name].value
+    if not value:
       raise UserError(f"--{name} is missing: {values[name].help}")
-  return [values[name].value for name in names]
+    given.append(value)
+  return given
 
 
 def read_lines(path: str | None) -> list[str]:

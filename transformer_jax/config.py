@@ -122,7 +122,7 @@ def training_fields() -> ConfigDict:
   training.label_smoothing = 0.1  # probability mass spread evenly over the wrong pieces
   training.accumulate = 1  # parts that a batch is split into to save memory; the update is the same
   training.fsdp = False  # shard parameters and optimizer state over the devices instead of copying them
-  training.log_every = 10  # steps between two lines of metrics.jsonl
+  training.log_every = 1  # updates between two lines of metrics.jsonl; 1: every update leaves one
   training.evaluate_every = 1_000  # steps between two validations, each with a checkpoint; 0: once an epoch
   training.checkpoint_every = 0  # steps between further checkpoints; 0: only at validations
   training.keep = 5  # the newest checkpoints that are kept (never fewer than `average`)

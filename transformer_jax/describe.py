@@ -74,7 +74,7 @@ def parts(params: PyTree) -> dict[str, int]:
   )
 
 
-def forward_work(config: ModelConfig, source_length: int, target_length: int) -> Work:
+def forward_work(config: ModelConfig, source_length: float, target_length: float) -> Work:
   """Counts the matrix products of one sentence pair from the sizes; the lengths matter for attention alone."""
   heads = config.num_heads
   projections = 2 * config.d_model * heads * (2 * config.d_k + 2 * config.d_v)  # query, key, value, output

@@ -1,5 +1,6 @@
 """The end of a run: test translations and their scores, `results.json`, `samples.md`, figures."""
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,9 @@ def cross_attention(
 ) -> Float[np.ndarray, "layers heads target source"]:
   """Returns the weights of every decoder layer's attention to the source, for one pair of ids that end in EOS."""
   batch = jax.tree.map(jnp.asarray, translator.pair_batch([source], [target], len(source), len(target)))
-  _, sown = translator.model.apply({"params": translator.params}, batch, mutable=["intermediates"])
+  # Compiled as a whole: step by step, as Flax runs it without jit, every operation would be compiled for itself.
+  apply = jax.jit(functools.partial(translator.model.apply, mutable=["intermediates"]))
+  _, sown = apply({"params": translator.params}, batch)
   decoder = sown["intermediates"]["decoder"]
   layers = [decoder[f"layer_{i}"]["cross_attention"]["weights"][0][0] for i in range(len(decoder))]
   return np.asarray(jnp.stack(layers))

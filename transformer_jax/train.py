@@ -48,7 +48,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
   """
   workdir, console = Path(workdir), new_console()
   with claimed(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
-    start = check_start(config, workdir)
+    start, changes = check_start(config, workdir)
     if start is Start.FINISHED:
       return show_saved_results(console, workdir)
     check_devices(config)
@@ -57,6 +57,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       raise UserError(
         f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
       )
+    for change in changes:
+      logging.warning("%s", change)
     if config.training.compilation_cache:
       use_compilation_cache(Path(config.data.cache).expanduser() / "compiled")
 
@@ -71,7 +73,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     model = Transformer(model_config(config.model, data.vocabularies.source.size, data.vocabularies.target.size))
     schedule = learning_rate_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
-    begin = functools.partial(
+    begin: Callable[[], TrainState] = functools.partial(
       programs.initial_state, model, optimizer, empty_batch(data.train_plan.shapes[0]), config.seed
     )
     abstract = jax.eval_shape(begin)
@@ -267,7 +269,7 @@ def final_params(
   They are the mean of the last `training.average` checkpoints; with early stopping and no averaging, the best one.
   """
   steps = checkpoints.steps()[-config.training.average :]
-  if config.training.average == 1 and config.training.patience:
-    steps = [checkpoints.best()]
+  if config.training.average == 1 and config.training.patience and (best := checkpoints.best()) is not None:
+    steps = [best]
   like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
   return checkpoints.average(steps, like), steps

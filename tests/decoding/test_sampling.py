@@ -40,7 +40,7 @@ def test_equal_logits_leave_exactly_top_k():
 @pytest.mark.parametrize(("top_k", "top_p"), [(3, 1.0), (0, 0.8), (4, 0.9)])
 def test_draws_every_piece_that_stays_and_no_other(top_k, top_p):
   logits = np.random.default_rng(1).normal(0, 1, 10).astype(np.float32)
-  keys = jax.random.split(jax.random.key(0), (1, 4000))
+  keys = jax.random.split(jax.random.key(0), 1)
   drawn = draw(keys, jnp.broadcast_to(logits, (1, 4000, 10)), 1.0, top_k, top_p)
   stay = sorted(reference(logits, top_k, top_p))
   counts = np.bincount(np.asarray(drawn)[0], minlength=10)
@@ -51,7 +51,7 @@ def test_draws_every_piece_that_stays_and_no_other(top_k, top_p):
 
 def test_temperature_divides_the_logits():
   logits = jnp.asarray(np.random.default_rng(2).normal(0, 1, (1, 1, 8)), jnp.float32)
-  keys = jax.random.split(jax.random.key(0), (1, 2000))
+  keys = jax.random.split(jax.random.key(0), 1)
   drawn = draw(keys, jnp.broadcast_to(logits, (1, 2000, 8)), 0.25, 0, 1.0)
   counts = np.bincount(np.asarray(drawn)[0], minlength=8)
   np.testing.assert_allclose(counts / 2000, jax.nn.softmax(logits[0, 0] / 0.25), atol=0.03)

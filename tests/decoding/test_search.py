@@ -72,7 +72,11 @@ def listed(hypotheses, sentence):
   ]
 
 
-@functools.partial(jax.jit, static_argnames=("config", "max_length", "n", "steps", "early_stopping", "reorder"))
+@functools.partial(
+  jax.jit,
+  static_argnames=("config", "max_length", "n", "steps", "early_stopping", "reorder"),
+  compiler_options={"xla_backend_optimization_level": 0},  # compiling is what these tests spend their time on
+)
 def compiled(table, limits, keys, config, max_length, n, steps, early_stopping, reorder):
   beams = config.beam_size if config.method == "beam" else n
   cache = (table, jnp.zeros((len(table), beams), jnp.int32))

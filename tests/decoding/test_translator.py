@@ -17,16 +17,22 @@ from transformer_jax.errors import UserError
 SIZE = 40
 
 
-def make_translator(**decoding):
+def make_translator(optimized=False, **decoding):
+  """`optimized`: compiled as users have it; otherwise with little optimization, which takes half the time."""
   config = small_config()
   config.decoding.update(decoding)
   model, params = random_model(config, SIZE, SIZE)
-  return Translator(model, params, Vocabularies(Numbers(SIZE), Numbers(SIZE)), config)
+  translator = Translator(model, params, Vocabularies(Numbers(SIZE), Numbers(SIZE)), config)
+  if not optimized:
+    options = {"xla_backend_optimization_level": 0}
+    translator._search = jax.jit(translator._search_batch, static_argnames=("n", "steps"), compiler_options=options)
+    translator._score = jax.jit(translator._score_batch, compiler_options=options)
+  return translator
 
 
 @pytest.fixture(scope="module")
 def translator():
-  return make_translator()
+  return make_translator(optimized=True)
 
 
 def random_lines(count, longest=30, seed=0):
@@ -99,7 +105,8 @@ def test_score_is_the_sum_over_the_targets_pieces(translator):
   targets[5] = ""
   pairs = [[[*map(int, line.split()), 2] for line in pair] for pair in zip(sources, targets, strict=True)]
   batch = packed_batch([pairs], *(sum(len(pair[side]) for pair in pairs) for side in (0, 1)))
-  log_probabilities = jax.nn.log_softmax(translator.model.apply({"params": translator.params}, batch))[0]
+  logits = jax.jit(translator.model.apply)({"params": translator.params}, batch)
+  log_probabilities = jax.nn.log_softmax(logits)[0]
   chosen = log_probabilities[np.arange(len(batch.target_outputs[0])), batch.target_outputs[0]]
   expected = [chosen[batch.target_segments[0] == segment].sum() for segment in range(1, 13)]
   np.testing.assert_allclose(translator.score(sources, targets), expected, atol=1e-4)

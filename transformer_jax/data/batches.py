@@ -6,7 +6,7 @@ processes.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -21,16 +21,20 @@ _SAMPLE = 8_192  # pairs that the source length of packed rows is chosen on
 _LENGTH_MULTIPLE = 8  # of the row lengths that are chosen here
 
 
+# An int32 array, NumPy's here and JAX's on the devices; for `jax.eval_shape` and `jax.jit` a shape or a sharding in its place.
+Field = Any
+
+
 class Batch(NamedTuple):
   """One step's pairs, int32. Segments count a row's pairs from 1, 0 is padding; positions start at 0 in each pair."""
 
-  source: np.ndarray  # [rows, source_length] ids, EOS after each source
-  source_positions: np.ndarray  # [rows, source_length]
-  source_segments: np.ndarray  # [rows, source_length]
-  target_inputs: np.ndarray  # [rows, target_length] BOS and the target without its EOS
-  target_outputs: np.ndarray  # [rows, target_length] the target with its EOS
-  target_positions: np.ndarray  # [rows, target_length]
-  target_segments: np.ndarray  # [rows, target_length]
+  source: Field  # [rows, source_length] ids, EOS after each source
+  source_positions: Field  # [rows, source_length]
+  source_segments: Field  # [rows, source_length]
+  target_inputs: Field  # [rows, target_length] BOS and the target without its EOS
+  target_outputs: Field  # [rows, target_length] the target with its EOS
+  target_positions: Field  # [rows, target_length]
+  target_segments: Field  # [rows, target_length]
 
 
 class Shape(NamedTuple):

@@ -163,7 +163,7 @@ def _checked(encoded: Encoded, corpora: Sequence) -> Encoded:
 
 def write_store(
   folder: Path,
-  corpora: Sequence[Iterable],
+  corpora: Sequence,
   vocabularies: Vocabularies,
   filters: Filters,
   progress: Callable[[int], None] | None = None,
@@ -249,4 +249,5 @@ def open_store(folder: Path, weights: tuple[float, ...]) -> Encoded:
     lengths.append(counts)
   if any(meta["removed"].values()):
     logging.info("%s: left out %s", ", ".join(meta["corpora"]), meta["removed"])
-  return Encoded(*sides, *lengths, meta["removed"], tuple(meta["corpus_offsets"]), weights)
+  corpus_offsets = tuple(meta["corpus_offsets"])
+  return Encoded(sides[0], sides[1], lengths[0], lengths[1], meta["removed"], corpus_offsets, weights)

@@ -7,17 +7,17 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 
 def draw(
-  keys: Key[Array, "batch n"],
+  keys: Key[Array, "batch"],
   logits: Float[Array, "batch n vocabulary"],
   temperature: float,
   top_k: int,
   top_p: float,
 ) -> Int[Array, "batch n"]:
-  """Draws one piece per row from softmax(logits / temperature), cut to the top k pieces, then to the top p."""
+  """Draws n pieces per key from their softmax(logits / temperature), cut to the top k pieces, then to the top p."""
   scaled = logits / temperature
   if top_k > 0 or top_p < 1.0:
     scaled = jnp.where(likeliest(scaled, top_k, top_p), scaled, -jnp.inf)
-  return jax.vmap(jax.vmap(jax.random.categorical))(keys, scaled).astype(jnp.int32)
+  return jax.vmap(jax.random.categorical)(keys, scaled).astype(jnp.int32)
 
 
 def likeliest(logits: Float[Array, "*batch vocabulary"], top_k: int, top_p: float) -> Bool[Array, "*batch vocabulary"]:

@@ -259,8 +259,8 @@ def choose_stepwise(
 ) -> tuple[Hypotheses, Bool[Array, "batch"]]:
   """Chooses one piece after the other: the likeliest (no `keys`: greedy search) or one that is drawn with `keys`.
 
-  The n hypotheses of a sentence are n independent draws. What is drawn depends on the sentence's key, its number among
-  the n and the position, not on the batch around it. The log-probabilities are the model's own: temperature, top-k and
+  The n hypotheses of a sentence are n independent draws. What is drawn depends on the sentence's key, not on the batch
+  around it. The log-probabilities are the model's own: temperature, top-k and
   top-p decide what is drawn, not how it is scored.
   """
   batch = limits.shape[0]
@@ -284,7 +284,8 @@ def choose_stepwise(
     if keys is None:
       chosen = jnp.argmax(allowed, axis=-1).astype(jnp.int32)
     else:
-      chosen = draw(step_keys(keys, state.position, n), allowed, config.temperature, config.top_k, config.top_p)
+      step_keys = jax.vmap(lambda key: jax.random.fold_in(key, state.position))(keys)
+      chosen = draw(step_keys, allowed, config.temperature, config.top_k, config.top_p)
     highest, log_normaliser = softmax_terms(logits)
     value = jnp.take_along_axis(logits, chosen[:, :, None], axis=2)
     gain = ((value - highest) - log_normaliser)[:, :, 0]
@@ -302,12 +303,6 @@ def choose_stepwise(
   state = jax.lax.while_loop(unfinished, advance, state)
   scores = state.log_probabilities / length_penalties(config.length_penalty, max_length)[state.lengths]
   return Hypotheses(state.tokens, state.lengths, state.log_probabilities, scores), jnp.all(state.done, axis=1)
-
-
-def step_keys(keys: Key[Array, "batch"], position: Int[Array, ""], n: int) -> Key[Array, "batch n"]:
-  """The random keys of one step: one for each of the n draws of each sentence."""
-  fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-  return jax.vmap(lambda key: fold(jax.random.fold_in(key, position), jnp.arange(n)))(keys)
 
 
 # --------------------------------------------------------------------------------------------------------------- shared

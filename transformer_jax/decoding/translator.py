@@ -187,8 +187,8 @@ class Translator:
       for source, target in zip(sources, targets, strict=True)
     ]
     for length, rows, places in self._batches([max(len(source), len(target)) for source, target in ids]):
-      sides = ([ids[place][side] for place in places] for side in (0, 1))
-      batch = self.pair_batch(*sides, length, length, rows)
+      source_ids, target_ids = ([ids[place][side] for place in places] for side in (0, 1))
+      batch = self.pair_batch(source_ids, target_ids, length, length, rows)
       log_probabilities = jax.device_get(self._score(self.params, batch))  # [rows, length]
       scores[places] = log_probabilities.astype(np.float64).sum(axis=1)[: len(places)]
     return scores

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.model.cache import LayerCache
+from transformer_jax.model.config import Kernel
 
 
 def scaled_dot_product_attention(
@@ -31,7 +32,7 @@ def attend(
   key: Float[Array, "batch keys heads d_k"],
   value: Float[Array, "batch keys heads d_v"],
   mask: Bool[Array, "batch #heads #queries keys"],
-  kernel: str = "xla",
+  kernel: Kernel = "xla",
 ) -> Float[Array, "batch queries heads d_v"]:
   """The same without the weights, through `jax.nn.dot_product_attention` where that can express it (d_k = d_v)."""
   if query.shape[-1] != value.shape[-1]:
@@ -60,7 +61,7 @@ class MultiHeadAttention(nn.Module):
   d_k: int
   d_v: int
   dtype: jnp.dtype
-  kernel: str = "xla"
+  kernel: Kernel = "xla"
 
   def setup(self):
     # The h matrices of a role are one parameter [d_model, heads, width]; Glorot's rule counts the width of all heads together.

@@ -1,9 +1,12 @@
 """The sizes and choices of one model, as plain hashable values."""
 
 import dataclasses
+from typing import Literal
 
 import jax.numpy as jnp
 from ml_collections import ConfigDict
+
+Kernel = Literal["xla", "cudnn"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,7 @@ class ModelConfig:
   norm: str
   share_embeddings: str
   dtype: jnp.dtype
-  kernel: str
+  kernel: Kernel
 
 
 def model_config(model: ConfigDict, source_vocabulary: int, target_vocabulary: int) -> ModelConfig:

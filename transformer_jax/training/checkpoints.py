@@ -92,11 +92,21 @@ class Checkpoints:
   def _delete_old(self) -> None:
     """Deletes intact checkpoints that are neither among the newest nor among the best. Damaged ones stay to be seen."""
     steps = self._intact_steps()
-    figures = {step: _read_json(self._directory / str(step) / CONTENTS)["figure"] for step in steps}
-    best = sorted((step for step in steps if figures[step] is not None), key=lambda step: (figures[step], step))
-    for step in set(steps) - set(steps[-self._newest_kept :]) - set(best[: self._best_kept]):
+    for step in set(steps) - set(steps[-self._newest_kept :]) - set(self._best_first(steps)[: self._best_kept]):
       self._verified.discard(step)
       seals.delete(self._directory / str(step))
+
+  def _best_first(self, steps: Sequence[int]) -> list[int]:
+    """The steps that have a figure, the lowest first, of equal ones the earlier."""
+    figures = {step: _read_json(self._directory / str(step) / CONTENTS)["figure"] for step in steps}
+    return sorted((step for step in steps if figures[step] is not None), key=lambda step: (figures[step], step))
+
+  def best(self) -> int | None:
+    """Returns the step of the intact checkpoint with the lowest figure; None where none has a finite one."""
+    self.wait()
+    best = self._best_first(self._intact_steps()) if jax.process_index() == 0 else []
+    step = _from_process_0(best[0] if best else -1)
+    return None if step < 0 else step
 
   def wait(self) -> None:
     """Waits until the last save is sealed; raises what went wrong in the background."""

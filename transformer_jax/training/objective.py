@@ -23,7 +23,7 @@ def smoothed_cross_entropy(
 ) -> Sums:
   """Sums -sum_v q(v) log p(v) over the pieces, with q = 1 - e for the target and e / (V - 1) for each other piece.
 
-  (Other systems spread e over all V pieces, the target included; the least possible loss differs, the minimum does not.)
+  (Other systems spread e over all V pieces, the target included: that is this loss with e (V - 1) / V in place of e.)
   Positions where `is_piece` is False count nowhere. Computed in float32 without an array of the shape of q:
   sum_v q(v) log p(v) = (1 - e) log p(target) + e / (V - 1) (sum_v log p(v) - log p(target)).
   """

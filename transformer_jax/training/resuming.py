@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.checks import fields, load_saved_config
 from transformer_jax.errors import UserError
+from transformer_jax.training.checkpoints import FINAL
 
 
 @dataclasses.dataclass
@@ -53,16 +54,16 @@ class Start(enum.Enum):
   FINISHED = "a run that this configuration has finished"
 
 
-def check_start(config: ConfigDict, workdir: Path) -> Start:
-  """Compares with the configuration that `workdir` was started with, and prints one line for each difference.
+def check_start(config: ConfigDict, workdir: Path) -> tuple[Start, list[str]]:
+  """Compares with the configuration that `workdir` was started with; returns one line for each difference, too.
 
   Raises:
     UserError: model, vocabulary, seed or starting point are others, so that what was trained would not fit.
   """
   path = workdir / "config.json"
   if not path.exists():
-    return Start.NEW
-  saved, changed = dict(fields(load_saved_config(path))), False
+    return Start.NEW, []
+  saved, changes = dict(fields(load_saved_config(path))), []
   for name, value in fields(config):
     if value == saved[name] or name in FREE_FIELDS:
       continue
@@ -70,9 +71,9 @@ def check_start(config: ConfigDict, workdir: Path) -> Start:
       raise UserError(
         f"{name} is {value!r}, but {workdir} was started with {saved[name]!r}: give back the old value or use another --workdir"
       )
-    logging.warning("%s is %r, was %r when %s was started", name, value, saved[name], workdir)
-    changed = True
-  return Start.FINISHED if not changed and (workdir / "results.json").exists() else Start.CONTINUED
+    changes.append(f"{name} is {value!r}, was {saved[name]!r} when {workdir} was started")
+  finished = (workdir / "results.json").exists() and (workdir / "checkpoints" / FINAL).exists()
+  return Start.FINISHED if finished and not changes else Start.CONTINUED, changes
 
 
 def environment() -> dict[str, str | int]:

@@ -1,7 +1,7 @@
 """One update and one evaluation of a batch, compiled for a mesh of devices."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -48,7 +48,7 @@ def state_shardings(state: PyTree, mesh: Mesh, fsdp: bool) -> PyTree:
 
   def place(array: jax.ShapeDtypeStruct) -> NamedSharding:
     devices = mesh.devices.size
-    axes = [None] * len(array.shape)
+    axes: list[str | None] = [None] * len(array.shape)
     divisible = [axis for axis, size in enumerate(array.shape) if size % devices == 0]
     if fsdp and array.ndim > 1 and divisible:
       axes[max(divisible, key=lambda axis: array.shape[axis])] = "data"
@@ -74,7 +74,7 @@ def initial_state(model: nn.Module, optimizer: optax.GradientTransformation, bat
 def batch_loss(model: nn.Module, params: PyTree, batch: Batch, key: jax.Array | None, label_smoothing: float) -> Sums:
   """Runs the model on a batch (with dropout if a key is given) and sums the loss over its target pieces."""
   rngs = {} if key is None else {"dropout": key}
-  logits = model.apply({"params": params}, batch, train=key is not None, rngs=rngs)
+  logits: Any = model.apply({"params": params}, batch, train=key is not None, rngs=rngs)
   return smoothed_cross_entropy(logits, batch.target_outputs, batch.target_segments > 0, label_smoothing)
 
 

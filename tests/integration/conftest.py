@@ -1,0 +1,70 @@
+"""One finished tiny run that many tests look at, and the warnings of a test."""
+
+import logging as std_logging
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from absl import logging
+from helpers.tiny_run import devices, tiny_config, write_corpus
+
+from transformer_jax import results
+from transformer_jax.train import train
+from transformer_jax.training import step as programs
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+  """A folder with a made-up corpus, and the cache of all runs on it."""
+  return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def finished(corpus, tmp_path_factory):
+  """A run on one device that nothing disturbed: .workdir (only to be read), .config, .results (what `train` returned)."""
+  config, workdir = tiny_config(corpus), tmp_path_factory.mktemp("finished") / "run"
+  with devices(1):
+    return SimpleNamespace(config=config, workdir=workdir, results=train(config, workdir))
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+  """A copy of the finished run, to be spoiled."""
+  return shutil.copytree(finished.workdir, tmp_path / "run")
+
+
+@pytest.fixture
+def one_device():
+  with devices(1):
+    yield
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+  """Saves the seconds that drawing takes, for tests that look at something else."""
+  monkeypatch.setattr(results, "training_figure", lambda *arguments: None)
+  monkeypatch.setattr(results, "draw_attention", lambda *arguments: None)
+
+
+@pytest.fixture
+def warnings():
+  """The warnings that the user sees, one string each."""
+  seen = []
+  handler = std_logging.Handler(std_logging.WARNING)
+  handler.emit = lambda record: seen.append(record.getMessage())
+  logging.get_absl_logger().addHandler(handler)
+  yield seen
+  logging.get_absl_logger().removeHandler(handler)
+
+
+@pytest.fixture
+def train_steps(monkeypatch):
+  """The compiled training step of every run that a test makes."""
+  made, compile_train_step = [], programs.compile_train_step
+
+  def compile_and_keep(*arguments):
+    made.append(compile_train_step(*arguments))
+    return made[-1]
+
+  monkeypatch.setattr(programs, "compile_train_step", compile_and_keep)
+  return made
