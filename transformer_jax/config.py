@@ -101,16 +101,16 @@ def optimizer_fields() -> ConfigDict:
   # "adam"; "adamw" with weight_decay; "muon": orthogonal updates for the matrices of the layers, Adam for the rest, which
   # learns faster per step from small corpora, at one learning rate for both.
   optimizer.name = "adam"
-  optimizer.beta1 = 0.9
-  optimizer.beta2 = 0.98
-  optimizer.epsilon = 1e-9
+  optimizer.beta1 = 0.9  # how much of Adam's running mean of the gradients stays at each update
+  optimizer.beta2 = 0.98  # and of its running mean of their squares
+  optimizer.epsilon = 1e-9  # is added to the square root that Adam divides by
   optimizer.weight_decay = 0.0  # decoupled, on matrices only (not on biases and norms); not with "adam"
   optimizer.clip_norm = 0.0  # gradients whose global norm is larger are scaled to it; 0: never
   # "paper": d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5). All others rise linearly to learning_rate over
   # warmup_steps, then: "constant", "linear" and "cosine" fall to learning_rate * final_fraction at the last step, "inverse_sqrt".
   optimizer.schedule = "paper"
   optimizer.learning_rate = 0.0  # the peak; the "paper" schedule has its own and needs 0
-  optimizer.warmup_steps = 4_000
+  optimizer.warmup_steps = 4_000  # updates over which the rate rises
   optimizer.final_fraction = 0.0  # "linear" and "cosine": the last rate as a share of the peak
   return optimizer
 
@@ -138,7 +138,7 @@ def decoding_fields() -> ConfigDict:
   """How translations are searched, in validation, in testing and in `translate` alike (paper, section 6.1)."""
   decoding = ConfigDict()
   decoding.method = "beam"  # "beam", "greedy" or "sample"
-  decoding.beam_size = 4
+  decoding.beam_size = 4  # hypotheses that "beam" keeps at each step
   decoding.length_penalty = 0.6  # alpha in ((5 + n) / 6)^alpha, which divides the log-probability of n pieces
   decoding.max_extra = 50  # a translation has at most so many pieces more than its source
   decoding.temperature = 1.0  # "sample": logits are divided by it

@@ -74,13 +74,13 @@ def parts(params: PyTree) -> dict[str, int]:
   )
 
 
-def forward_work(config: ModelConfig, source_length: float, target_length: float) -> Work:
+def forward_work(config: ModelConfig, source_length: float | int, target_length: float | int) -> Work:
   """Counts the matrix products of one sentence pair from the sizes; the lengths matter for attention alone."""
   heads = config.num_heads
   projections = 2 * config.d_model * heads * (2 * config.d_k + 2 * config.d_v)  # query, key, value, output
   feed_forward = 2 * 2 * config.d_model * config.d_ff
 
-  def attention(keys: float) -> float:  # one query: its scores, and the weighted sum of the values
+  def attention(keys: float | int) -> float | int:  # one query: its scores, and the weighted sum of the values
     return 2 * keys * heads * (config.d_k + config.d_v)
 
   memory_projections = 2 * config.d_model * heads * (config.d_k + config.d_v)  # key and value, per source piece

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch, BatchPlan
 from transformer_jax.data.prepared import PreparedData, prepare_data
 from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
@@ -59,8 +60,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       )
     for change in changes:
       logging.warning("%s", change)
-    if config.training.compilation_cache:
-      use_compilation_cache(Path(config.data.cache).expanduser() / "compiled")
+    use_compilation_cache(config)
 
     # Data. The vocabulary belongs to the run; the encoded corpora lie in the cache that all runs share.
     mesh = programs.data_mesh()
@@ -172,13 +172,6 @@ def check_devices(config: ConfigDict) -> None:
   platform = jax.devices()[0].platform
   if config.model.kernel == "cudnn" and platform != "gpu":
     raise UserError(f'model.kernel "cudnn" needs an NVIDIA GPU, and this is a {platform.upper()}: use "xla"')
-
-
-def use_compilation_cache(folder: Path) -> None:
-  """Keeps compiled programs in a folder, so that the next run with the same shapes starts at once."""
-  folder.mkdir(parents=True, exist_ok=True)
-  jax.config.update("jax_compilation_cache_dir", str(folder))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def starting_point(

@@ -37,7 +37,7 @@ def tiny_config(folder, **changes):
   """A run of 16 updates on the corpus in `folder`, 7 an epoch; `changes` like `model__dropout=0.0`."""
   config = default_config()
   config.data.folder = str(folder)
-  config.data.cache = str(folder / "cache")
+  config.data.cache = str(Path(folder) / "cache")
   config.data.train = ("text:train.en,train.de",)
   config.data.valid = "text:valid.en,valid.de"
   config.data.test = ("first=text:test.en,test.de", "second=tsv:test.tsv")

@@ -18,6 +18,7 @@ from absl import logging
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 
+from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.vocabulary import BOS, EOS, PAD, Vocabularies, load_vocabularies
 from transformer_jax.decoding.search import Hypotheses, SearchConfig, beams_needed, search
@@ -83,6 +84,7 @@ class Translator:
     for name, value in (changes or {}).items():
       set_field(config, name, value)
     check(config)
+    use_compilation_cache(config)
     vocabularies = load_vocabularies(workdir)
     model = Transformer(model_config(config.model, vocabularies.source.size, vocabularies.target.size))
     params, _ = load_final(workdir, parameter_shapes(model))
