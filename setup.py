@@ -12,7 +12,7 @@ setup(
   install_requires=[
     "jax>=0.10.2,<0.13",
     "flax>=0.12.6,<0.14",
-    "optax>=0.2.6,<0.4",
+    "optax>=0.2.8,<0.4",
     "orbax-checkpoint>=0.11.36,<0.13",
     "ml_collections>=1.1,<2",
     "absl-py>=2.3,<3",

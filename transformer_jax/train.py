@@ -65,6 +65,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     # Data. The vocabulary belongs to the run; the encoded corpora lie in the cache that all runs share.
     mesh = programs.data_mesh()
     show_start(console, config, workdir, newest)
+    console.print(f"fetching and encoding the data; what can be used again is kept in {config.data.cache}")
     vocabularies, given_params = starting_point(config, workdir, start, newest)
     data = prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
     show_data(console, config, data)
@@ -87,6 +88,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     update = programs.make_train_step(model, optimizer, schedule, smoothing, accumulate)
     train_step = programs.compile_train_step(update, shardings, mesh)
     eval_step = programs.compile_eval_step(model, smoothing, shardings.params, mesh)
+    console.print("compiling")
     seconds_per_step = compile_shapes(train_step, begin, data.train_plan, mesh)
 
     # State: of the newest intact checkpoint, or new.

@@ -72,7 +72,7 @@ def test_the_last_incomplete_batch_counts_in_full(model, batching, devices):
   """Users hit 24: whatever the batches and the devices, the mean over all pieces of all pairs, each once."""
   model, params, pairs, (loss, nll, pieces) = model
   mesh = programs.data_mesh(jax.devices()[:devices])
-  shardings = programs.state_shardings(params, mesh, False)
+  shardings = programs.state_shardings(jax.eval_shape(lambda: params), mesh, False)
   eval_step = programs.compile_eval_step(model, 0.1, shardings, mesh)
   params = jax.device_put(params, shardings)
   plan = BatchPlan(

@@ -84,6 +84,9 @@ class Translator:
     for name, value in (changes or {}).items():
       set_field(config, name, value)
     check(config)
+    if config.model.kernel == "cudnn" and jax.devices()[0].platform != "gpu":
+      logging.warning('no NVIDIA GPU here: model.kernel "xla" instead of the run\'s "cudnn", equal within rounding')
+      config.model.kernel = "xla"
     use_compilation_cache(config)
     vocabularies = load_vocabularies(workdir)
     model = Transformer(model_config(config.model, vocabularies.source.size, vocabularies.target.size))

@@ -223,7 +223,7 @@ def new_console() -> Console:
 
 def facts_table(facts: Mapping[str, str | Sequence[str]]) -> Table:
   """A name and its value, of one or several lines: {"device": "CPU, 2 cores", "test": ["BLEU 28.1", "nrefs:1|…"]}."""
-  table = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
+  table = Table.grid(Column(no_wrap=True, style="bold", min_width=13), Column(overflow="fold"), padding=(0, 2))
   for name, value in facts.items():
     lines = [value] if isinstance(value, str) else value
     table.add_row(Text(name), Text("\n".join(map(_visible, lines))))

@@ -118,7 +118,7 @@ def make_train_step(
     gradients, sums = summed_gradients(model, state.params, batch, key, label_smoothing, accumulate)
     # The batch is one logical array, so these sums run over all devices: the mean is over the global number of pieces.
     gradients = jax.tree.map(lambda gradient: gradient / jnp.maximum(sums.pieces, 1.0), gradients)
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     updates, new_optimizer = optimizer.update(gradients, state.optimizer, state.params)
     new_params = optax.apply_updates(state.params, updates)
     finite = jnp.isfinite(norm) & jnp.isfinite(sums.loss)
