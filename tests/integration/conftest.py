@@ -1,6 +1,9 @@
 """One finished tiny run that many tests look at, and the warnings of a test."""
 
+import fcntl
+import json
 import logging as std_logging
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -14,17 +17,31 @@ from transformer_jax.training import step as programs
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory):
-  """A folder with a made-up corpus, and the cache of all runs on it."""
-  return write_corpus(tmp_path_factory.mktemp("corpus"))
+def shared(tmp_path_factory):
+  """A folder that all processes of the test session share; whoever makes something in it holds its lock meanwhile."""
+  base = tmp_path_factory.getbasetemp()
+  folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+  folder.mkdir(exist_ok=True)
+  return folder
 
 
 @pytest.fixture(scope="session")
-def finished(corpus, tmp_path_factory):
-  """A run on one device that nothing disturbed: .workdir (only to be read), .config, .results (what `train` returned)."""
-  config, workdir = tiny_config(corpus), tmp_path_factory.mktemp("finished") / "run"
-  with devices(1):
-    return SimpleNamespace(config=config, workdir=workdir, results=train(config, workdir))
+def corpus(shared):
+  """A folder with a made-up corpus, and the cache of all runs on it."""
+  with open(shared / "corpus.lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return shared / "corpus" if (shared / "corpus").exists() else write_corpus(shared / "corpus")
+
+
+@pytest.fixture(scope="session")
+def finished(shared, corpus):
+  """A run on one device that nothing disturbed: .workdir (only to be read), .config, .results (of results.json)."""
+  config, workdir = tiny_config(corpus), shared / "finished"
+  with open(shared / "finished.lock", "w") as lock, devices(1):
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not workdir.exists():
+      train(config, workdir)
+  return SimpleNamespace(config=config, workdir=workdir, results=json.loads((workdir / "results.json").read_text()))
 
 
 @pytest.fixture
