@@ -1,2 +1,1 @@
 """The Transformer of "Attention Is All You Need" in JAX and Flax, from parallel text to BLEU."""
-

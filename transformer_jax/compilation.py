@@ -15,7 +15,9 @@ def use_compilation_cache(config: ConfigDict) -> None:
   try:
     folder.mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    logging.warning("data.cache %s cannot be written (%s): programs are compiled anew", config.data.cache, error.strerror)
+    logging.warning(
+      "data.cache %s cannot be written (%s): programs are compiled anew", config.data.cache, error.strerror
+    )
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
