@@ -41,9 +41,8 @@ def model_fields() -> ConfigDict:
   # Which matrices are one: "all" = source and target embedding and output layer (the paper; needs a shared vocabulary),
   # "target" = target embedding and output layer, "none".
   model.share_embeddings = "all"
-  model.dtype = (
-    "float32"  # of the arithmetic: "float32" or "bfloat16"; parameters, softmax, LayerNorm and loss are float32
-  )
+  # of the arithmetic: "float32" or "bfloat16"; parameters, softmax, LayerNorm and loss are float32
+  model.dtype = "float32"
   model.kernel = "xla"  # attention as "xla" compiles it, or "cudnn": NVIDIA's fused kernel (a GPU and bfloat16 only)
   return model
 
@@ -56,18 +55,15 @@ def vocabulary_fields() -> ConfigDict:
   vocabulary.kind = "bpe"
   vocabulary.target_kind = ""  # the same for the target side, where it differs; empty: as kind
   vocabulary.shared = True  # one vocabulary for both sides, or one each
-  vocabulary.size = (
-    37_000  # pieces, the 256 bytes and the special ones included; "subwords", "words", "characters": at most
-  )
+  # pieces, the 256 bytes and the special ones included; "subwords", "words", "characters": at most
+  vocabulary.size = 37_000
   vocabulary.target_size = 0  # the same for a separate target vocabulary; 0: as size
   vocabulary.file = ""  # an existing SentencePiece model (or piece list) to use instead of training one
   vocabulary.target_file = ""  # the same for a separate target vocabulary
-  vocabulary.character_coverage = (
-    0.9995  # share of the characters that get a piece of their own; the rest is spelled in bytes
-  )
-  vocabulary.training_pairs = (
-    1_000_000  # SentencePiece is trained on at most so many pairs, drawn evenly from the corpus
-  )
+  # share of the characters that get a piece of their own; the rest is spelled in bytes
+  vocabulary.character_coverage = 0.9995
+  # SentencePiece is trained on at most so many pairs, drawn evenly from the corpus
+  vocabulary.training_pairs = 1_000_000
   return vocabulary
 
 
@@ -88,9 +84,8 @@ def data_fields() -> ConfigDict:
   data.target_language = "de"  # and which the target
   data.folder = ""  # relative file names in the fields above start here; empty: the current directory
   data.max_length = 256  # pieces, end of sentence included: longer pairs are not trained on, longer inputs are cut
-  data.max_ratio = (
-    0.0  # pairs whose longer side has over max_ratio times the pieces of the shorter are not trained on; 0: all are
-  )
+  # pairs whose longer side has over max_ratio times the pieces of the shorter are not trained on; 0: all are
+  data.max_ratio = 0.0
   data.cache = "~/.cache/transformer_jax"  # downloads, prepared TFDS sets and encoded corpora, shared by all runs
   return data
 
@@ -99,10 +94,9 @@ def batch_fields() -> ConfigDict:
   """What one step sees."""
   batch = ConfigDict()
   batch.tokens = 25_000  # at most so many source and so many target pieces a step, padding included, over all devices
-  batch.packing = (
-    True  # several pairs in one row, attention kept inside each pair; False: a pair a row, in length buckets
-  )
-  batch.row_length = 0  # target pieces in a packed row (source rows follow the corpus); 0: data.max_length
+  # several pairs in one row, attention kept inside each pair; False: a pair a row, in length buckets
+  batch.packing = True
+  batch.row_length = 0  # target pieces in a packed row (source rows follow the corpus); 0: data.max_length, or a little more
   batch.buckets = ()  # without packing: the row lengths that are compiled, e.g. (16, 32, 64); (): chosen from the corpus
   return batch
 
