@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
   config.optimizer.name = "muon"
   config.optimizer.schedule = "linear"
   config.optimizer.learning_rate = 0.006
-  config.optimizer.warmup_steps = 100
+  config.optimizer.warmup_steps = 200
   config.training.steps = 1_600
   config.training.evaluate_every = 400
   config.training.average = 1
