@@ -24,11 +24,7 @@ def score_translations(
     raise UserError(f"{len(translations)} translations but {len(references)} references")
   if not references:
     raise UserError("there is no sentence to evaluate")
-  try:
-    bleu = BLEU(tokenize=evaluation.tokenize, lowercase=evaluation.lowercase)
-  except (ImportError, RuntimeError) as error:
-    reason = str(error).strip().splitlines()[0]
-    raise UserError(f'evaluation.tokenize {evaluation.tokenize}: {reason} (pip install "sacrebleu[ja]")') from None
+  bleu = bleu_metric(evaluation)
   chrf = CHRF(lowercase=evaluation.lowercase)
   return {
     "bleu": bleu.corpus_score(list(translations), [list(references)]).score,
@@ -38,3 +34,12 @@ def score_translations(
     "sentences": len(references),
     "exact_match": 100.0 * sum(map(str.__eq__, translations, references)) / len(references),
   }
+
+
+def bleu_metric(evaluation: ConfigDict) -> BLEU:
+  """sacreBLEU's BLEU with the tokenizer and case of `config.evaluation`; UserError if the tokenizer is not installed."""
+  try:
+    return BLEU(tokenize=evaluation.tokenize, lowercase=evaluation.lowercase)
+  except (ImportError, RuntimeError) as error:
+    reason = str(error).strip().splitlines()[0]
+    raise UserError(f'evaluation.tokenize {evaluation.tokenize}: {reason} (pip install "sacrebleu[ja]")') from None

@@ -25,6 +25,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.model.config import model_config
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.results import finish_run
+from transformer_jax.scoring import bleu_metric
 from transformer_jax.screen import show_data, show_model, show_results, show_start
 from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
@@ -53,6 +54,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     if start is Start.FINISHED:
       return show_saved_results(console, workdir)
     check_devices(config)
+    bleu_metric(config.evaluation)  # a tokenizer that is missing is better missed now than at the end
     newest = None if start is Start.NEW else checkpoints.newest()
     if newest is not None and newest > config.training.steps:
       raise UserError(

@@ -97,6 +97,7 @@ def test_the_scores_are_sacrebleus_of_the_translations_in_the_run_directory(fini
   references = lines_of(Path(folder, "test.de"))
   for name in ("first", "second"):
     translations = lines_of(workdir / "translations" / f"{name}.txt")
+    assert all(translations)
     scores = finished.results["test"][name]
     assert scores["sentences"] == len(translations) == len(references) == 7
     assert scores["bleu"] == sacrebleu.corpus_bleu(translations, [references]).score
@@ -112,7 +113,7 @@ def command(main_of, *arguments):
   return end.value.code
 
 
-def test_translating_outside_the_run_repeats_the_test_translations(finished, tmp_path, capsys, monkeypatch):
+def test_translating_outside_the_run_repeats_the_test_translations(finished, tmp_path, capfd):
   """Users hit 13: one function, one configuration: the same bytes, and the same BLEU as in results.json."""
   folder, output = finished.config.data.folder, tmp_path / "out"
   flags = f"--workdir={finished.workdir}", f"--output={output}"
@@ -120,7 +121,7 @@ def test_translating_outside_the_run_repeats_the_test_translations(finished, tmp
   assert output.read_bytes() == (finished.workdir / "translations" / "first.txt").read_bytes()
   output.unlink()
   assert command(evaluate.main, *flags, f"--source={folder}/test.en", f"--reference={folder}/test.de", "--json") == 0
-  assert json.loads(capsys.readouterr().out) == finished.results["test"]["first"]
+  assert json.loads(capfd.readouterr().out) == finished.results["test"]["first"]
   assert output.read_bytes() == (finished.workdir / "translations" / "first.txt").read_bytes()
 
 
@@ -190,7 +191,7 @@ def test_buckets_mixed_corpora_and_separate_vocabularies(corpus, tmp_path, no_fi
     batch__packing=False,
     batch__buckets=(16, 64),
     data__max_length=64,
-    batch__tokens=128,
+    batch__tokens=256,
     training__steps=20,
     training__evaluate_every=0,
     decoding__method="greedy",
@@ -202,12 +203,13 @@ def test_buckets_mixed_corpora_and_separate_vocabularies(corpus, tmp_path, no_fi
   assert results["test"]["test"]["sentences"] == 7
   (train_step,) = train_steps
   shapes = list(dict.fromkeys(batches_seen))
-  assert shapes == [(2, 64, 64), (8, 16, 16)] and batches_seen[:2] == shapes
+  assert shapes == [(4, 64, 64), (16, 16, 16)] and batches_seen[:2] == shapes
   assert train_step._cache_size() == len(shapes)
-  # 24 + 48 + 16 pairs an epoch, which ends with a validation and a checkpoint.
+  # An epoch of 32 + 64 + 16 pairs ends with a validation and a checkpoint, and so does the run.
   lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-  epoch = [line["step"] for line in lines if line["split"] == "valid"]
-  assert 88 / 8 <= epoch[0] <= 20 and results["averaged_steps"] == epoch[-2:]
+  validated = [line["step"] for line in lines if line["split"] == "valid"]
+  assert 112 / 16 <= validated[0] < 20 and validated[1:] == [20] and results["epochs"] == 1
+  assert results["averaged_steps"] == validated
 
 
 def test_packed_batches_are_of_one_shape(finished, corpus, tmp_path, monkeypatch, train_steps, batches_seen):

@@ -81,16 +81,10 @@ def test_one_update_is_the_gradient_of_the_mean_over_pieces():
   """Users hit 5: against the loss of one row at a time, weighted by hand."""
   model = Transformer(MODEL)
   batch = uneven_batch()
-  params = model.init(jax.random.key(1), batch)["params"]
-  gradients, sums = programs.summed_gradients(
-    model, params, jax.tree.map(jnp.asarray, batch), jax.random.key(0), 0.1, 1
-  )
-  by_row = [
-    programs.summed_gradients(
-      model, params, jax.tree.map(lambda x, r=row: jnp.asarray(x[r : r + 1]), batch), jax.random.key(0), 0.1, 1
-    )
-    for row in range(8)
-  ]
+  params = jax.jit(model.init)(jax.random.key(1), batch)["params"]
+  gradients_of = jax.jit(lambda batch: programs.summed_gradients(model, params, batch, jax.random.key(0), 0.1, 1))
+  gradients, sums = gradients_of(jax.tree.map(jnp.asarray, batch))
+  by_row = [gradients_of(jax.tree.map(lambda x, r=row: jnp.asarray(x[r : r + 1]), batch)) for row in range(8)]
   assert sums.pieces == sum(row_sums.pieces for _, row_sums in by_row)
   close(gradients, jax.tree.map(lambda *rows: sum(rows), *[row for row, _ in by_row]), 1e-4)
 
@@ -137,7 +131,7 @@ def test_rows_of_the_batch_get_different_dropout_masks():
   pair = random_pairs(1, VOCABULARY, 6)[0]
   batch = packed_batch([[pair]] * 4, 8, 8)
   model = Transformer(dataclasses.replace(MODEL, dropout=0.5))
-  params = model.init(jax.random.key(0), batch)["params"]
+  params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
   mesh = programs.data_mesh()
   run = jax.jit(lambda key, batch: model.apply({"params": params}, batch, train=True, rngs={"dropout": key}))
   on_devices = programs.put_batch(batch, mesh)

@@ -7,9 +7,10 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import BatchPlan
-from transformer_jax.data.corpora import Pair, named_corpora, open_corpus
+from transformer_jax.data.corpora import Corpus, Pair, named_corpora, open_corpus
 from transformer_jax.data.encoded import Encoded, encode_corpora
 from transformer_jax.data.vocabulary import Vocabularies, build_vocabularies
+from transformer_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,9 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_mul
   cache = Path(data.cache).expanduser()
   corpora = [open_corpus(spec, "train", data, config.seed) for spec in data.train]
   valid = open_corpus(data.valid, "validation", data, config.seed)
-  tests = [(name, open_corpus(spec, "test", data, config.seed)) for name, spec in named_corpora(data.test)]
+  test_sets = [
+    read_test_set(name, open_corpus(spec, "test", data, config.seed)) for name, spec in named_corpora(data.test)
+  ]
   if vocabularies is None:
     logging.info("training the vocabulary (%s, %d pieces)", config.vocabulary.kind, config.vocabulary.size)
     vocabularies = build_vocabularies(config.vocabulary, corpora, folder=data.folder, seed=config.seed)
@@ -61,8 +64,16 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_mul
     valid=valid_encoded,
     valid_plan=batch_plan(valid_encoded, config, rows_multiple, shuffle=False),
     valid_pairs=list(valid),
-    tests=[TestSet(name, *map(list, zip(*corpus, strict=True))) for name, corpus in tests],
+    tests=test_sets,
   )
+
+
+def read_test_set(name: str, corpus: Corpus) -> TestSet:
+  """Reads a test set whole; raises UserError if it holds no pair."""
+  pairs = list(corpus)
+  if not pairs:
+    raise UserError(f"data.test: the corpus of {name} ({corpus.name}) is empty")
+  return TestSet(name, [pair.source for pair in pairs], [pair.target for pair in pairs])
 
 
 def batch_plan(encoded: Encoded, config: ConfigDict, rows_multiple: int, shuffle: bool) -> BatchPlan:
