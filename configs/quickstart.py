@@ -1,6 +1,12 @@
 """English to German on the interface texts of Home Assistant: a translator in a few minutes on a laptop.
 
-python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+Expected: 29.26 BLEU and 54.35 chrF on the 1,000 test sentences (docs/results/quickstart).
+Hardware and time: 11 min 24 s on 2 CPU cores with a load of 10 beside it; 0.26 s an update on quieter ones (7 minutes for all).
+
+  python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
+
+Another language, for example French: --config.data.train=tfds:home_assistant/en-fr, the same for valid and test, and
+--config.data.target_language=fr.
 """
 
 from ml_collections import ConfigDict
