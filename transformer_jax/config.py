@@ -96,9 +96,8 @@ def batch_fields() -> ConfigDict:
   batch.tokens = 25_000  # at most so many source and so many target pieces a step, padding included, over all devices
   # several pairs in one row, attention kept inside each pair; False: a pair a row, in length buckets
   batch.packing = True
-  batch.row_length = (
-    0  # target pieces in a packed row (source rows follow the corpus); 0: data.max_length, or a little more
-  )
+  # target pieces in a packed row (source rows follow the corpus); 0: data.max_length, or a little more
+  batch.row_length = 0
   batch.buckets = ()  # without packing: the row lengths that are compiled, e.g. (16, 32, 64); (): chosen from the corpus
   return batch
 
