@@ -21,8 +21,12 @@ HOLDS_THE_LOCK = """
 import os, sys, time
 from transformer_jax.training.rundir import RunLock
 lock = RunLock(sys.argv[1])
-if sys.argv[2] == "fork" and os.fork() == 0:
-  time.sleep(60)
+if sys.argv[2] == "fork":
+  ready, say_ready = os.pipe()
+  if os.fork() == 0:
+    os.write(say_ready, b"!")
+    time.sleep(60)
+  os.read(ready, 1)  # the child runs, and has closed its copy of the lock
 print("locked", flush=True)
 time.sleep(60)
 """
