@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from absl import flags, logging
 
+from transformer_jax.allocator import keep_freed_memory
 from transformer_jax.errors import UserError
 from transformer_jax.training.rundir import write_bytes_atomically
 
@@ -35,6 +36,7 @@ def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] |
   Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after
   Ctrl-C; 141 where nobody reads the output any more (`... | head`).
   """
+  keep_freed_memory()
   flags.FLAGS.mark_as_parsed()  # the commands have flags of their own; absl's logging waits for these to be read
   logging.use_absl_handler()
   logging.get_absl_handler().setFormatter(PlainFormatter())
