@@ -2,8 +2,7 @@
 
 import json
 
-import jax
-from helpers.batches_of import packed_batch
+from helpers.params import random_params
 
 from transformer_jax.config import default_config
 from transformer_jax.data.sentencepiece_model import train_sentencepiece
@@ -39,8 +38,7 @@ def small_config():
 def random_model(config, source_size, target_size, seed=0):
   """A model and parameters that are larger than fresh ones, so that no two pieces are about equally likely."""
   model = Transformer(model_config(config.model, source_size, target_size))
-  params = model.init(jax.random.key(seed), packed_batch([[([4, 2], [5, 2])]], 2, 2))["params"]
-  return model, jax.tree.map(lambda x: x * 2.0 if x.ndim > 1 else x, params)
+  return model, random_params(model, seed, gain=2.0)
 
 
 def save_run(workdir, config=None):

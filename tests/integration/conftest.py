@@ -5,6 +5,7 @@ import json
 import logging as std_logging
 import os
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -85,3 +86,18 @@ def train_steps(monkeypatch):
 
   monkeypatch.setattr(programs, "compile_train_step", compile_and_keep)
   return made
+
+
+@pytest.fixture
+def batches_seen(monkeypatch):
+  """The shapes of all batches that a run puts on its devices, in their order."""
+  seen = []
+  put_batch = programs.put_batch
+
+  def put_and_note(batch, mesh):
+    seen.append((*batch.source.shape, batch.target_inputs.shape[1]))
+    return put_batch(batch, mesh)
+
+  for module in ("step", "feed", "validation"):
+    monkeypatch.setattr(sys.modules[f"transformer_jax.training.{module}"], "put_batch", put_and_note)
+  return seen

@@ -20,6 +20,7 @@ from transformer_jax import train as training
 from transformer_jax.errors import UserError
 from transformer_jax.train import train
 from transformer_jax.training import resuming
+from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final
 from transformer_jax.training.progress import read_metrics
 from transformer_jax.training.recorder import Recorder
@@ -59,9 +60,9 @@ def test_a_killed_run_started_again_is_an_undisturbed_one(finished, tmp_path):
   assert_same_run(workdir, finished.workdir)
 
 
-@pytest.mark.parametrize("lost", [["results.json"], ["results.json", "translations", "checkpoints/final", "figures"]])
+@pytest.mark.parametrize("lost", [["results.json", "translations", "figures", "samples.md"], ["checkpoints/final"]])
 def test_a_run_killed_at_its_end_ends_again(finished, copy, no_figures, lost):
-  """Users hit 19: after the last update too, whatever was written of the results."""
+  """Users hit 19: after the last update too, whatever was written; and final parameters that are removed are made again."""
   for name in lost:
     shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
   (copy / "checkpoints" / "final.writing").mkdir()
@@ -75,13 +76,6 @@ def test_a_finished_run_is_shown_and_not_run_again(finished, copy, capsys):
   assert train(finished.config, copy) == finished.results
   assert files_of(copy) == before
   assert "BLEU" in capsys.readouterr().out
-
-
-def test_final_parameters_that_are_removed_are_made_again(finished, copy, no_figures):
-  """As the error about damaged ones tells the user to do."""
-  shutil.rmtree(copy / "checkpoints" / "final")
-  train(finished.config, copy)
-  assert parameter_bits(copy) == parameter_bits(finished.workdir)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(finished, copy, no_figures, warnings):
@@ -181,25 +175,40 @@ class Stopped(BaseException):
   """Stands for the end of the process."""
 
 
-def test_fine_tuning_goes_on_from_the_other_run_even_before_its_first_checkpoint(
-  corpus, finished, tmp_path, monkeypatch
-):
-  """Users hit 19: a fine-tuning stopped at its second update begins again with the given parameters, not with new ones."""
+def test_fine_tuning_starts_where_the_other_run_ended(corpus, finished, tmp_path, monkeypatch):
+  """Its parameters and vocabulary, though the new corpus would give another.
+
+  Users hit 19: stopped before the first checkpoint, it starts there again.
+  """
   monkeypatch.setattr(training, "finish_run", lambda *arguments: finished.results)
-  config = tiny_config(corpus, init_from=str(finished.workdir), training__steps=3)
-  train(config, tmp_path / "undisturbed")
-  add = Recorder.add
+  compile_train_step, add, given = programs.compile_train_step, Recorder.add, []
+
+  def compile_and_watch(*arguments):
+    program = compile_train_step(*arguments)
+
+    def train_step(state, batch):
+      given.append(jax.device_get(state.params))
+      return program(state, batch)
+
+    return train_step
 
   def add_and_stop(self, step_metrics):
     add(self, step_metrics)
     if self.place.step == 2:
       raise Stopped
 
+  monkeypatch.setattr(programs, "compile_train_step", compile_and_watch)
+  config = tiny_config(corpus, init_from=str(finished.workdir), data__train=("tsv:test.tsv",), training__steps=3)
+  train(config, tmp_path / "undisturbed")
+  expected, _ = load_final(finished.workdir)
+  jax.tree.map(np.testing.assert_array_equal, given[-3], expected)
   with monkeypatch.context() as patch, pytest.raises(Stopped):
     patch.setattr(Recorder, "add", add_and_stop)
     train(config, tmp_path / "stopped")
   assert (tmp_path / "stopped" / "config.json").exists()
   train(config, tmp_path / "stopped")
-  names = tmp_path / "undisturbed", tmp_path / "stopped"
-  assert len({without_time(workdir / "metrics.jsonl") for workdir in names}) == 1
-  assert parameter_bits(names[0]) == parameter_bits(names[1])
+  runs = tmp_path / "undisturbed", tmp_path / "stopped"
+  assert len({without_time(workdir / "metrics.jsonl") for workdir in runs}) == 1
+  assert parameter_bits(runs[0]) == parameter_bits(runs[1])
+  vocabularies = {(workdir / "vocabulary.txt").read_bytes() for workdir in (*runs, finished.workdir)}
+  assert len(vocabularies) == 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import equations
 from helpers.batches_of import packed_batch, random_pairs
+from helpers.params import random_params
 
 from transformer_jax.config import default_config
 from transformer_jax.describe import abstract_state, count
@@ -41,15 +42,10 @@ VARIANTS = {
 }
 
 
-def initialised(config, seed=0):
-  """A model whose norms and biases are not at their initial ones and zeros, which would hide a missing one."""
+def initialised(config):
+  """A model and random parameters."""
   model = Transformer(config)
-  batch = packed_batch([random_pairs(2, VOCABULARY, 5)], 16, 16)
-  params = jax.jit(model.init)(jax.random.key(seed), batch)["params"]
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-  moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
-  return model, jax.tree.unflatten(tree, moved)
+  return model, random_params(model)
 
 
 def run(model, params, batch):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.batches_of import packed_batch, random_pairs
+from helpers.params import random_params
 
 from transformer_jax.data.batches import BatchPlan
 from transformer_jax.data.encoded import Encoded, Ragged
@@ -46,8 +47,7 @@ def encoded_pairs(pairs):
 def model():
   """A model, its parameters (large enough that pairs differ in loss) and the sums of 41 pairs, each alone in a batch."""
   model, pairs = Transformer(MODEL), random_pairs(41, VOCABULARY, LONGEST)
-  params = jax.jit(model.init)(jax.random.key(0), packed_batch([pairs[:1]], LONGEST, LONGEST))["params"]
-  params = jax.tree.map(lambda x: 2.0 * x, params)
+  params = random_params(model, gain=2.0)
   run = jax.jit(lambda batch: model.apply({"params": params}, batch))
   alone = []
   for source, target in pairs:
