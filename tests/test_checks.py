@@ -76,7 +76,7 @@ def test_every_field_of_the_default_configuration_is_commented():
     ("--config.batch.token=10", "did you mean batch.tokens?"),
     ("--config.model.d_model.x=10", "did you mean model.d_model?"),
     ("--config.zzzz=1", "the sections are "),
-    ("--config.model=1", "model is a section of the configuration; set one of its fields: d_ff, d_k, d_model"),
+    ("--config.model=1", "model is a section of the configuration; set one of its fields: activation, attention_bias"),
   ],
 )
 def test_unknown_field_by_flag(argument, nearest):
@@ -112,8 +112,11 @@ def test_wrong_type_by_flag(argument, message):
     ("--config.optimizer.learning_rate=-1", "optimizer.learning_rate must be at least 0.0, not -1.0"),
     ("--config.optimizer.learning_rate=1e999", "optimizer.learning_rate must be a finite number, not inf"),
     ("--config.seed=-1", "seed must be from 0 to 4294967295, not -1"),
-    ("--config.model.norm=pots", "model.norm must be one of post, pre, not 'pots' (nearest: post)"),
-    ("--config.optimizer.name=Adam", "optimizer.name must be one of adam, adamw, muon, not 'Adam' (nearest: adam)"),
+    ("--config.model.norm=pots", "model.norm must be one of post, pre, both, none, not 'pots' (nearest: post)"),
+    (
+      "--config.optimizer.name=Adam",
+      "optimizer.name must be one of adam, adamw, adafactor, lion, muon, not 'Adam' (nearest: adam)",
+    ),
     ("--config.decoding.method=x", "decoding.method must be one of beam, greedy, sample, not 'x'"),
   ],
 )

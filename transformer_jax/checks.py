@@ -17,17 +17,31 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.combinations import check_combinations
 from transformer_jax.config import default_config
 from transformer_jax.errors import UserError
 
 CHOICES = {
-  "model.norm": ("post", "pre"),
+  "task": ("translate", "classify", "lm", "mlm"),
+  "model.pooling": ("mean", "first"),
+  "model.kind": ("transformer", "lstm", "gru"),
+  "model.recurrent_attention": ("additive", "dot", "none"),
+  "model.norm": ("post", "pre", "both", "none"),
+  "model.norm_kind": ("layer", "rms"),
+  "model.activation": ("relu", "gelu", "swiglu", "geglu"),
+  "model.attention_scale": ("d_k", "d_model", "none", "learned"),
+  "model.tie_projections": ("none", "qk", "qv", "kv", "qkv"),
   "model.share_embeddings": ("all", "target", "none"),
+  "model.positions": ("sinusoidal", "learned", "shaw", "t5", "rotary", "alibi", "none"),
+  "model.positions_in": ("first", "every"),
+  "model.beyond_positions": ("refuse", "clip"),
+  "model.rotary_scaling": ("none", "linear", "ntk"),
+  "model.kernel": ("xla", "chunked", "cudnn"),
+  "model.init": ("glorot", "unit_scaling", "normal", "deepnorm"),
   "model.dtype": ("float32", "bfloat16"),
-  "model.kernel": ("xla", "cudnn"),
   "vocabulary.kind": ("bpe", "unigram", "subwords", "words", "characters"),
   "vocabulary.target_kind": ("", "bpe", "unigram", "subwords", "words", "characters"),
-  "optimizer.name": ("adam", "adamw", "muon"),
+  "optimizer.name": ("adam", "adamw", "adafactor", "lion", "muon"),
   "optimizer.schedule": ("paper", "constant", "linear", "cosine", "inverse_sqrt"),
   "decoding.method": ("beam", "greedy", "sample"),
   "evaluation.tokenize": ("13a", "zh", "ja-mecab", "intl", "char", "none"),
@@ -43,7 +57,17 @@ RANGES: dict[str, tuple[float, float | None]] = {
   "model.num_heads": (1, None),
   "model.d_k": (0, None),
   "model.d_v": (0, None),
+  "model.num_kv_heads": (0, None),
+  "model.recurrent_size": (0, None),
   "model.dropout": (0.0, 0.999),
+  "model.attention_dropout": (0.0, 0.999),
+  "model.ffn_dropout": (0.0, 0.999),
+  "model.layer_drop": (0.0, 0.999),
+  "model.max_positions": (1, None),
+  "model.rotary_factor": (1.0, None),
+  "model.shaw_clip": (1, None),
+  "model.t5_buckets": (4, None),
+  "model.local_window_size": (0, None),
   "vocabulary.size": (5, None),
   "vocabulary.target_size": (0, None),
   "vocabulary.character_coverage": (0.9, 1.0),
@@ -262,58 +286,3 @@ def check(config: ConfigDict) -> None:
         bounds = f"at least {low}" if high is None else f"from {low} to {high}"
         raise UserError(f"{name} must be {bounds}, not {value}")
   check_combinations(config)
-
-
-def check_combinations(config: ConfigDict) -> None:
-  """Raises UserError where two fields contradict each other."""
-  model, vocabulary, data, batch = config.model, config.vocabulary, config.data, config.batch
-  optimizer, training = config.optimizer, config.training
-  if model.d_model % model.num_heads and not (model.d_k and model.d_v):
-    raise UserError(
-      f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads}: set model.d_k and model.d_v"
-    )
-  if model.kernel == "cudnn" and (model.dtype != "bfloat16" or model.d_k != model.d_v):
-    raise UserError("model.kernel cudnn needs model.dtype bfloat16 and model.d_k equal to model.d_v; use xla")
-  if model.share_embeddings == "all" and not vocabulary.shared:
-    raise UserError(
-      'model.share_embeddings "all" needs vocabulary.shared True; with two vocabularies use "target" or "none"'
-    )
-  if vocabulary.shared and (vocabulary.target_kind or vocabulary.target_size or vocabulary.target_file):
-    raise UserError("vocabulary.target_kind, target_size and target_file need vocabulary.shared False")
-  if not data.train:
-    raise UserError("data.train names no corpus")
-  if not data.valid:
-    raise UserError("data.valid names no corpus")
-  if data.weights and len(data.weights) != len(data.train):
-    raise UserError(f"data.weights has {len(data.weights)} values for {len(data.train)} corpora in data.train")
-  if any(weight <= 0 for weight in data.weights):
-    raise UserError(f"data.weights must be above 0, not {data.weights}")
-  if data.max_ratio and data.max_ratio < 1:
-    raise UserError(f"data.max_ratio must be 0 (off) or at least 1, not {data.max_ratio}")
-  if batch.tokens < data.max_length:
-    raise UserError(
-      f"batch.tokens {batch.tokens} is less than data.max_length {data.max_length}: the longest pair would not fit"
-    )
-  if batch.row_length and batch.row_length < data.max_length:
-    raise UserError(f"batch.row_length {batch.row_length} is less than data.max_length {data.max_length}")
-  if batch.row_length > batch.tokens:
-    raise UserError(f"batch.row_length {batch.row_length} is more than batch.tokens {batch.tokens}")
-  if batch.row_length and not batch.packing:
-    raise UserError("batch.row_length needs batch.packing True; without packing use batch.buckets")
-  if batch.buckets:
-    if batch.packing:
-      raise UserError("batch.buckets needs batch.packing False")
-    if list(batch.buckets) != sorted(set(batch.buckets)) or batch.buckets[0] < 1:
-      raise UserError(f"batch.buckets must rise, not {batch.buckets}")
-    if batch.buckets[-1] != data.max_length:
-      raise UserError(f"the last of batch.buckets must be data.max_length {data.max_length}, not {batch.buckets[-1]}")
-  if optimizer.schedule == "paper" and optimizer.learning_rate:
-    raise UserError('optimizer.learning_rate must be 0 with optimizer.schedule "paper", which sets the rate by itself')
-  if optimizer.schedule != "paper" and not optimizer.learning_rate:
-    raise UserError(f'optimizer.learning_rate is missing: optimizer.schedule "{optimizer.schedule}" needs its peak')
-  if optimizer.schedule in ("paper", "inverse_sqrt") and not optimizer.warmup_steps:
-    raise UserError(f'optimizer.warmup_steps must be at least 1 with optimizer.schedule "{optimizer.schedule}"')
-  if optimizer.weight_decay and optimizer.name == "adam":
-    raise UserError('optimizer.weight_decay needs optimizer.name "adamw" or "muon", not "adam"')
-  if training.patience and not training.keep_best:
-    raise UserError("training.patience needs training.keep_best of at least 1, so that the best checkpoint is kept")

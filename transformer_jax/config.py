@@ -14,6 +14,9 @@ def default_config() -> ConfigDict:
   config.seed = 0  # of the initial parameters, the order of the data and the dropout masks
   # A finished run directory to start from (fine-tuning): its parameters and vocabulary, with a new optimizer. Empty: from scratch.
   config.init_from = ""
+  # What is learnt: "translate": target from source; "classify": a label from a text; "lm": running text, piece by piece;
+  # "mlm": masked pieces of a text, to start a classifier from.
+  config.task = "translate"
   config.model = model_fields()
   config.vocabulary = vocabulary_fields()
   config.data = data_fields()
@@ -26,24 +29,88 @@ def default_config() -> ConfigDict:
 
 
 def model_fields() -> ConfigDict:
-  """The encoder-decoder (paper, section 3)."""
+  """The model (paper, section 3) and its variants, see docs/model.md."""
   model = ConfigDict()
+
+  # "transformer", or the recurrent network that it replaced: "lstm", "gru". Of the fields below these share sizes, dropout,
+  # embeddings, dtype and their own.
+  model.kind = "transformer"
+  # "lstm", "gru": what reads the source: "additive" (Bahdanau), "dot" (scaled), "none"
+  model.recurrent_attention = "additive"
+  model.pooling = "mean"  # task "classify": a text is the "mean" of its pieces, or its "first" one (BOS, put before it)
+  # "lstm", "gru": width of the cells; 0: what gives as many parameters as the Transformer of the same fields
+  model.recurrent_size = 0
+
+  # Sizes.
   model.num_layers = 6  # N: layers of the encoder, and of the decoder unless num_decoder_layers says otherwise
   model.num_decoder_layers = 0  # layers of the decoder; 0: as many as num_layers
   model.d_model = 512  # width of the residual stream
   model.d_ff = 2048  # inner width of the position-wise feed-forward network
   model.num_heads = 8  # h: attention heads
+  # heads of keys and values, each shared by a group of query heads (1: by all); 0: as many as num_heads
+  model.num_kv_heads = 0
   model.d_k = 0  # width of a query and a key, per head; 0: d_model / num_heads
   model.d_v = 0  # width of a value, per head; 0: d_model / num_heads
+
+  # What is dropped in training.
   model.dropout = 0.1  # P_drop on every sub-layer's output and on the sum of embedding and position
-  # Where LayerNorm stands: "post" = LayerNorm(x + Sublayer(x)), the paper; "pre" = x + Sublayer(LayerNorm(x)), with a final norm.
+  model.attention_dropout = 0.0  # the same on the attention weights
+  model.ffn_dropout = 0.0  # the same inside the feed-forward network, after its activation
+  model.layer_drop = 0.0  # probability that a whole layer is passed over
+
+  # Norms and residual connections.
+  # Where the norm stands: "post" = Norm(x + Sublayer(x)), the paper; "pre" = x + Sublayer(Norm(x)), with a final norm;
+  # "both" = x + Norm(Sublayer(Norm(x))), with a final norm (sandwich); "none".
   model.norm = "post"
+  model.norm_kind = "layer"  # "layer": LayerNorm, "rms": RMSNorm
+  # multiply x by DeepNorm's alpha in Norm(x + Sublayer(x)), for deep stacks; goes with init "deepnorm"
+  model.deepnorm = False
+  model.residual_self_attention = True  # the "x +" around self-attention
+  model.residual_cross_attention = True  # around the attention to the source
+  model.residual_feed_forward = True  # around the feed-forward network
+
+  # Inside the sub-layers.
+  # of the feed-forward network: "relu", "gelu", or gated, with a third matrix: "swiglu", "geglu"
+  model.activation = "relu"
+  # scores times 1/sqrt(d_k), the paper; "d_model": 1/sqrt(d_model); "none": 1; "learned": per head
+  model.attention_scale = "d_k"
+  model.qk_norm = False  # normalise queries and keys of each head
+  # Which projections are one matrix: "none", "qk" (query and key), "qv", "kv", "qkv".
+  model.tie_projections = "none"
+  model.attention_bias = False  # biases in the projections of attention
+  model.ffn_bias = True  # biases in the feed-forward network
   # Which matrices are one: "all" = source and target embedding and output layer (the paper; needs a shared vocabulary),
   # "target" = target embedding and output layer, "none".
   model.share_embeddings = "all"
-  # of the arithmetic: "float32" or "bfloat16"; parameters, softmax, LayerNorm and loss are float32
+  model.scale_embeddings = True  # embeddings times sqrt(d_model), the paper; GPT and BERT do without
+
+  # Positions.
+  # "sinusoidal" (the paper), "learned", "shaw" (relative, clipped), "t5" (bucketed bias), "rotary", "alibi", "none".
+  model.positions = "sinusoidal"
+  model.positions_in = "first"  # "sinusoidal" and "learned" are added before the "first" layer, or before "every" one
+  model.max_positions = 512  # "learned": rows of the table
+  # "learned", where data and search go beyond the table: "refuse", or "clip" to the last row
+  model.beyond_positions = "refuse"
+  model.rotary_scaling = "none"  # for inputs rotary_factor times as long as those trained on: "linear", "ntk"
+  model.rotary_factor = 1.0  # how many times as long
+  model.shaw_clip = 16  # distances beyond so many places are one
+  model.t5_buckets = 32  # kinds of distances
+
+  # What attention sees, and how it is computed.
+  model.causal_mask = True  # hide what comes after a target piece from it; without it, decoding is not what was trained
+  model.source_padding_mask = True  # in the encoder, hide padding and the other pairs of a packed row
+  model.cross_padding_mask = True  # the same in the attention to the source
+  model.local_window_size = 0  # self-attention sees so many places to either side; 0: all
+  model.local_window_in = ("encoder", "decoder")  # where that holds
+  # "xla": as XLA compiles it; "chunked": exact, with memory linear in the length; "cudnn": NVIDIA's fused kernel (a GPU and
+  # bfloat16 only).
+  model.kernel = "xla"
+
+  # Initial matrices: "glorot" (uniform, variance 2 / (inputs + outputs)); "unit_scaling" (uniform, variance 1 / inputs);
+  # "normal" (deviation 0.02, of the last matrix of each sub-layer 0.02 / sqrt(sub-layers), as GPT-2); "deepnorm".
+  model.init = "glorot"
+  # of the arithmetic: "float32" or "bfloat16"; parameters, softmax, norms and loss are float32
   model.dtype = "float32"
-  model.kernel = "xla"  # attention as "xla" compiles it, or "cudnn": NVIDIA's fused kernel (a GPU and bfloat16 only)
   return model
 
 
@@ -73,6 +140,9 @@ def data_fields() -> ConfigDict:
   `tfds:wmt14_translate/de-en`     a TFDS translation set; `tfds:...@split` names a split other than the field's own
   `text:train.en,train.de`         two line-aligned files, plain, .gz or .xz
   `tsv:train.tsv`                  one pair a line, source TAB target; plain, .gz or .xz
+  `labelled:train.tsv`             task "classify": label TAB text, or label SPACE text
+  `lines:train.txt`                task "mlm": a text a line
+  `stream:book.txt@0:0.9`          task "lm": running text, the whole file or a part of its characters
   `reverse`, `copy`                synthetic strings of symbols; `reverse:symbols=20,length=10,pairs=10000` sets their sizes
   """
   data = ConfigDict()
@@ -106,7 +176,8 @@ def optimizer_fields() -> ConfigDict:
   """Adam and its learning rate (paper, section 5.3)."""
   optimizer = ConfigDict()
   # "adam"; "adamw" with weight_decay; "muon": orthogonal updates for the matrices of the layers, Adam for the rest, which
-  # learns faster per step from small corpora, at one learning rate for both.
+  # learns faster per step from small corpora, at one learning rate for both; "lion": signs of a running mean (a rate of a
+  # third to a tenth of Adam's); "adafactor": second moments by row and column, to save memory (a rate relative to the parameters).
   optimizer.name = "adam"
   optimizer.beta1 = 0.9  # how much of Adam's running mean of the gradients stays at each update
   optimizer.beta2 = 0.98  # and of its running mean of their squares

@@ -6,6 +6,7 @@ python -m transformer_jax.describe --config=configs/wmt14_en_de_big.py
 import math
 from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +19,8 @@ from transformer_jax.checks import parse_arguments
 from transformer_jax.commands import run_command
 from transformer_jax.data.batches import Batch
 from transformer_jax.errors import UserError
-from transformer_jax.model.config import ModelConfig, model_config
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.build import build_model, count
+from transformer_jax.model.config import ModelConfig
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from transformer_jax.training.step import TrainState, initial_state
 
@@ -38,16 +39,11 @@ def shape_batch(rows: int, source_length: int, target_length: int) -> Batch:
   return Batch(source, source, source, target, target, target, target)
 
 
-def abstract_state(config: ConfigDict, model: Transformer) -> TrainState:
+def abstract_state(config: ConfigDict, model: nn.Module) -> TrainState:
   """The shapes of the whole training state."""
   schedule = learning_rate_schedule(config.optimizer, config.model.d_model, config.training.steps)
   optimizer = make_optimizer(config.optimizer, schedule)
   return jax.eval_shape(lambda batch: initial_state(model, optimizer, batch, config.seed), shape_batch(1, 8, 8))
-
-
-def count(tree: PyTree) -> int:
-  """The number of elements of all arrays."""
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def memory(tree: PyTree) -> int:
@@ -65,6 +61,8 @@ def parts(params: PyTree) -> dict[str, int]:
       part = stack
     elif names[1].startswith("layer_"):
       part = f"{stack} {'norms' if names[2].endswith('_residual') else names[2]}"
+    elif names[1] == "positions":
+      part = f"{stack} positions"
     else:
       part = f"{stack} norms"
     totals[part] = totals.get(part, 0) + math.prod(leaf.shape)
@@ -75,22 +73,64 @@ def parts(params: PyTree) -> dict[str, int]:
 
 
 def forward_work(config: ModelConfig, source_length: float | int, target_length: float | int) -> Work:
-  """Counts the matrix products of one sentence pair from the sizes; the lengths matter for attention alone."""
-  heads = config.num_heads
-  projections = 2 * config.d_model * heads * (2 * config.d_k + 2 * config.d_v)  # query, key, value, output
-  feed_forward = 2 * 2 * config.d_model * config.d_ff
+  """Counts the matrix products of one sentence pair from the sizes; the lengths matter for attention alone.
 
-  def attention(keys: float | int) -> float | int:  # one query: its scores, and the weighted sum of the values
-    return 2 * keys * heads * (config.d_k + config.d_v)
+  A local window counts as the work that it leaves, which the "chunked" kernel does (in whole chunks), and "xla" does not.
+  Shaw's two products with the distances are left out, and the element by element work of additive attention.
+  """
+  if config.kind == "transformer":
+    work = transformer_work(config, source_length, target_length)
+  else:
+    work = recurrent_work(config, source_length)
+  return work._replace(target=work.target + 2 * config.d_model * config.target_vocabulary)
 
-  memory_projections = 2 * config.d_model * heads * (config.d_k + config.d_v)  # key and value, per source piece
-  encoder_layer = projections + attention(source_length) + feed_forward
-  decoder_layer = projections + attention(target_length) + feed_forward
+
+def transformer_work(config: ModelConfig, source_length: float | int, target_length: float | int) -> Work:
+  """`forward_work` of encoder and decoder."""
+  heads, widths = config.num_heads, config.d_k + config.d_v
+  memory_projections = 2 * config.d_model * config.num_kv_heads * widths  # key and value
+  if config.tie_projections == "kv":
+    memory_projections //= 2
+  projections = 2 * config.d_model * heads * widths + memory_projections  # query and output besides
+  matrices = 3 if config.activation in ("swiglu", "geglu") else 2
+  feed_forward = matrices * 2 * config.d_model * config.d_ff
+
+  def attention(
+    keys: float | int, place: str = ""
+  ) -> float | int:  # one query: its scores, and the weighted sum of values
+    if config.local_window_size and place in config.local_window_in:
+      keys = min(keys, 2 * config.local_window_size + 1)
+    return 2 * keys * heads * widths
+
+  encoder_layer = projections + attention(source_length, "encoder") + feed_forward
+  decoder_layer = projections + attention(target_length, "decoder") + feed_forward
   decoder_layer += projections - memory_projections + attention(source_length)
   return Work(
     source=config.num_encoder_layers * encoder_layer + config.num_decoder_layers * memory_projections,
-    target=config.num_decoder_layers * decoder_layer + 2 * config.d_model * config.target_vocabulary,
+    target=config.num_decoder_layers * decoder_layer,
   )
+
+
+def recurrent_work(config: ModelConfig, source_length: float | int) -> Work:
+  """`forward_work` of the recurrent encoder and decoder."""
+  size, gates = config.recurrent_size, 4 if config.kind == "lstm" else 3
+  attention = config.recurrent_attention != "none"
+
+  def cell(inputs: int, outputs: int) -> int:
+    return 2 * (inputs + outputs) * gates * outputs
+
+  context = size if attention else 0
+  source: float = sum(
+    2 * cell(size if layer else config.d_model, size // 2) for layer in range(config.num_encoder_layers)
+  )
+  target: float = sum(
+    cell((size if layer else config.d_model) + context, size) for layer in range(config.num_decoder_layers)
+  )
+  target += 2 * (size + context) * config.d_model
+  if attention:
+    source += 2 * size * size  # its key
+    target += 2 * size * size + 2 * source_length * 2 * size  # a query, its scores, and the weighted sum
+  return Work(source, target)
 
 
 def describe(config: ConfigDict, sentence_length: int = 30) -> dict:
@@ -100,10 +140,10 @@ def describe(config: ConfigDict, sentence_length: int = 30) -> dict:
   `step_flops` (forward and backward of a full batch), `parameter_bytes`, `optimizer_bytes`.
   """
   vocabulary = config.vocabulary
-  sizes = model_config(config.model, vocabulary.size, vocabulary.target_size or vocabulary.size)
-  state = abstract_state(config, Transformer(sizes))
+  model = build_model(config, vocabulary.size, vocabulary.target_size or vocabulary.size)
+  state = abstract_state(config, model)
   by_part = parts(state.params)
-  work = forward_work(sizes, sentence_length, sentence_length)
+  work = forward_work(model.config, sentence_length, sentence_length)
   embeddings = sum(by_part.get(name, 0) for name in ("source_embedding", "target_embedding", "output_layer"))
   return {
     "parts": by_part,

@@ -4,11 +4,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.decoding.translator import parameter_shapes
+from transformer_jax.model.build import parameter_shapes
 
 
 def random_params(model, seed=0, gain=1.0):
-  """Parameters of the model's shapes: matrices like fresh ones times `gain`, norms near 1 and biases near 0, but not there.
+  """Parameters of a whole model."""
+  return random_tree(parameter_shapes(model), seed, gain)
+
+
+def random_tree(shapes, seed=0, gain=1.0):
+  """Parameters of these shapes: matrices like fresh ones times `gain`, norms near 1 and biases near 0, but not there.
 
   (At 1 and 0, a norm or a bias that is left out would not be noticed.)
   """
@@ -25,4 +30,4 @@ def random_params(model, seed=0, gain=1.0):
       return jnp.asarray(gain * x / np.sqrt(inputs), jnp.float32)
     return jnp.asarray((path[-1].key == "scale") + 0.1 * x, jnp.float32)
 
-  return jax.tree_util.tree_map_with_path(values, parameter_shapes(model))
+  return jax.tree_util.tree_map_with_path(values, shapes)

@@ -7,8 +7,7 @@ from helpers.params import random_params
 from transformer_jax.config import default_config
 from transformer_jax.data.sentencepiece_model import train_sentencepiece
 from transformer_jax.data.vocabulary import Vocabularies, save_vocabularies
-from transformer_jax.model.config import model_config
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.build import build_model
 from transformer_jax.training.checkpoints import save_final
 
 TEXTS = [
@@ -37,7 +36,7 @@ def small_config():
 
 def random_model(config, source_size, target_size, seed=0):
   """A model and parameters that are larger than fresh ones, so that no two pieces are about equally likely."""
-  model = Transformer(model_config(config.model, source_size, target_size))
+  model = build_model(config, source_size, target_size)
   return model, random_params(model, seed, gain=2.0)
 
 

@@ -8,31 +8,16 @@ import numpy as np
 import pytest
 from helpers import equations
 from helpers.batches_of import packed_batch, random_pairs
-from helpers.params import random_params
+from helpers.models import VOCABULARY, initialised, small_config
 
 from transformer_jax.config import default_config
-from transformer_jax.describe import abstract_state, count
-from transformer_jax.model.config import ModelConfig, model_config
+from transformer_jax.describe import abstract_state
+from transformer_jax.model.build import count
+from transformer_jax.model.config import model_config
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.training.objective import smoothed_cross_entropy
 
-VOCABULARY = 23
-SMALL = ModelConfig(
-  source_vocabulary=VOCABULARY,
-  target_vocabulary=VOCABULARY,
-  num_encoder_layers=2,
-  num_decoder_layers=3,
-  d_model=12,
-  d_ff=20,
-  num_heads=3,
-  d_k=4,
-  d_v=4,
-  dropout=0.1,
-  norm="post",
-  share_embeddings="all",
-  dtype=jnp.dtype("float32"),
-  kernel="xla",
-)
+SMALL = small_config(num_decoder_layers=3)
 VARIANTS = {
   "post": {},
   "pre": {"norm": "pre"},
@@ -40,12 +25,6 @@ VARIANTS = {
   "target shared": {"share_embeddings": "target", "source_vocabulary": 31},
   "nothing shared, odd d_model": {"share_embeddings": "none", "d_model": 15, "norm": "pre"},
 }
-
-
-def initialised(config):
-  """A model and random parameters."""
-  model = Transformer(config)
-  return model, random_params(model)
 
 
 def run(model, params, batch):

@@ -9,29 +9,22 @@ import numpy as np
 import optax
 import pytest
 from helpers.batches_of import packed_batch, random_pairs
+from helpers.models import small_config
 from helpers.params import random_params
 
-from transformer_jax.model.config import ModelConfig
-from transformer_jax.model.layers import dropout
+from transformer_jax.model.dropout import dropout
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.training import step as programs
 
 VOCABULARY = 19
-MODEL = ModelConfig(
+MODEL = small_config(
   source_vocabulary=VOCABULARY,
   target_vocabulary=VOCABULARY,
-  num_encoder_layers=1,
-  num_decoder_layers=1,
+  num_layers=1,
   d_model=16,
   d_ff=32,
   num_heads=2,
-  d_k=8,
-  d_v=8,
   dropout=0.0,
-  norm="post",
-  share_embeddings="all",
-  dtype=jnp.dtype("float32"),
-  kernel="xla",
 )
 
 

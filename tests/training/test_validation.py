@@ -1,35 +1,27 @@
 """The validation loss of a whole set, against the loss of its pairs one by one."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.batches_of import packed_batch, random_pairs
+from helpers.models import small_config
 from helpers.params import random_params
 
 from transformer_jax.data.batches import BatchPlan
 from transformer_jax.data.encoded import Encoded, Ragged
-from transformer_jax.model.config import ModelConfig
 from transformer_jax.model.transformer import Transformer
 from transformer_jax.training import step as programs
 from transformer_jax.training.validation import mean_loss
 
 VOCABULARY, LONGEST = 19, 8
-MODEL = ModelConfig(
+MODEL = small_config(
   source_vocabulary=VOCABULARY,
   target_vocabulary=VOCABULARY,
-  num_encoder_layers=1,
-  num_decoder_layers=1,
+  num_layers=1,
   d_model=16,
   d_ff=32,
   num_heads=2,
-  d_k=8,
-  d_v=8,
   dropout=0.3,  # must not be felt
-  norm="post",
-  share_embeddings="all",
-  dtype=jnp.dtype("float32"),
-  kernel="xla",
 )
 
 

@@ -8,9 +8,9 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,14 +18,11 @@ from absl import logging
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 
-from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.vocabulary import BOS, EOS, PAD, Vocabularies, load_vocabularies
+from transformer_jax.data.vocabulary import BOS, EOS, PAD, Vocabularies
 from transformer_jax.decoding.search import Hypotheses, SearchConfig, beams_needed, search
 from transformer_jax.errors import UserError
 from transformer_jax.model.cache import reorder
-from transformer_jax.model.config import model_config
-from transformer_jax.model.transformer import Transformer
 
 # XLA on a CPU rounds differently in matrices of fewer than 16 rows, so a batch has at least so many.
 FEWEST_ROWS = 16
@@ -54,7 +51,7 @@ class Translator:
     compiled: what has been compiled so far, one description each; shared with the translators made by `with_params`.
   """
 
-  def __init__(self, model: Transformer, params: PyTree, vocabularies: Vocabularies, config: ConfigDict):
+  def __init__(self, model: nn.Module, params: PyTree, vocabularies: Vocabularies, config: ConfigDict):
     self.model = model
     self.params = params
     self.vocabularies = vocabularies
@@ -73,25 +70,10 @@ class Translator:
     Raises:
       UserError: no such run, an unfinished or damaged one, or a value that the field cannot have.
     """
-    # Late: both need orbax or the checks of a whole configuration, which translating with parameters in hand does not.
-    from transformer_jax.checks import check, load_saved_config, set_field
-    from transformer_jax.training.checkpoints import load_final
+    # Late: it needs orbax and the checks of a whole configuration, which translating with parameters in hand does not.
+    from transformer_jax.loading import load_reader
 
-    workdir = Path(workdir)
-    if not workdir.is_dir():
-      raise UserError(f"--workdir={workdir}: no such folder; name the run directory of a finished training")
-    config = load_saved_config(workdir / "config.json")
-    for name, value in (changes or {}).items():
-      set_field(config, name, value)
-    check(config)
-    if config.model.kernel == "cudnn" and jax.devices()[0].platform != "gpu":
-      logging.warning('no NVIDIA GPU here: model.kernel "xla" instead of the run\'s "cudnn", equal within rounding')
-      config.model.kernel = "xla"
-    use_compilation_cache(config)
-    vocabularies = load_vocabularies(workdir)
-    model = Transformer(model_config(config.model, vocabularies.source.size, vocabularies.target.size))
-    params, _ = load_final(workdir, parameter_shapes(model))
-    return cls(model, params, vocabularies, config)
+    return load_reader(workdir, "translate", changes)
 
   def with_params(self, params: PyTree) -> "Translator":
     """The same translator with other parameters of the same shapes; nothing is compiled again."""
@@ -287,12 +269,6 @@ def translations_of(hypotheses: Hypotheses, row: int) -> list[Translation]:
     for tokens, length, log_probability, score in fields
     if length > 0
   ]
-
-
-def parameter_shapes(model: Transformer) -> PyTree:
-  """Shapes and types of the model's parameters, without allocating them."""
-  batch = Batch(*(jax.ShapeDtypeStruct((1, 1), jnp.int32) for _ in Batch._fields))
-  return jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
 
 
 def sentence_keys(seed: int, numbers: Int[Array, "rows"]) -> Key[Array, "rows"]:

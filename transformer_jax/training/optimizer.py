@@ -45,14 +45,27 @@ def make_optimizer(optimizer: ConfigDict, schedule: optax.Schedule) -> optax.Gra
   """Returns clipping, the optimizer named by `config.optimizer` and the learning rate as one gradient transformation."""
   parts = [optax.clip_by_global_norm(optimizer.clip_norm)] if optimizer.clip_norm else []
   adam = optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-  if optimizer.name == "muon":
-    parts.append(optax.partition({"muon": muon(), "adam": adam}, muon_or_adam))
-  else:
-    parts.append(adam)
+  by_name = {
+    "adam": lambda: adam,
+    "adamw": lambda: adam,
+    "adafactor": adafactor,
+    "lion": lambda: optax.scale_by_lion(optimizer.beta1, optimizer.beta2),
+    "muon": lambda: optax.partition({"muon": muon(), "adam": adam}, muon_or_adam),
+  }
+  parts.append(by_name[optimizer.name]())
   if optimizer.weight_decay:
     parts.append(optax.add_decayed_weights(optimizer.weight_decay, mask=matrices))
   parts.append(optax.scale_by_learning_rate(schedule))
   return optax.chain(*parts)
+
+
+def adafactor() -> optax.GradientTransformation:
+  """Adafactor without momentum (Shazeer & Stern 2018, arXiv:1804.04235): second moments kept by row and column.
+
+  As in the paper, updates are clipped to a root mean square of 1 and scaled by that of their parameter, so that the learning
+  rate is relative (0.01 is usual).
+  """
+  return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
 
 
 def matrices(params: PyTree) -> PyTree:
@@ -61,10 +74,13 @@ def matrices(params: PyTree) -> PyTree:
 
 
 def muon_or_adam(params: PyTree) -> PyTree:
-  """The label of each array: Muon is for the matrices of the layers; Adam for embeddings, output layer, biases and norms."""
+  """The label of each array: Muon is for the matrices of the layers; Adam for all that is looked up or added.
+
+  These are the embeddings, the output layer, tables of positions, biases and norms.
+  """
 
   def label(path: tuple, x: jax.Array) -> str:
-    return "muon" if x.ndim > 1 and path[0].key in ("encoder", "decoder") else "adam"
+    return "muon" if x.ndim > 1 and path[0].key in ("encoder", "decoder") and path[-1].key == "kernel" else "adam"
 
   return jax.tree_util.tree_map_with_path(label, params)
 
