@@ -89,9 +89,14 @@ def parse_flags(
   return values
 
 
+def define_workdir(values: flags.FlagValues) -> None:
+  """Defines --workdir."""
+  flags.DEFINE_string("workdir", None, "run directory of a finished training", flag_values=values)
+
+
 def define_search_flags(values: flags.FlagValues) -> None:
   """Defines --workdir and the flags that replace fields of `config.decoding`; left out, the run's own values hold."""
-  flags.DEFINE_string("workdir", None, "run directory of a finished training", flag_values=values)
+  define_workdir(values)
   flags.DEFINE_string("method", None, "beam, greedy or sample", flag_values=values)
   flags.DEFINE_integer("beam_size", None, "beams of a beam search", flag_values=values)
   flags.DEFINE_float("length_penalty", None, "alpha in ((5 + n) / 6)^alpha", flag_values=values)

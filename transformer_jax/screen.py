@@ -15,7 +15,8 @@ from rich.console import Console
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.prepared import PreparedData
 from transformer_jax.data.vocabulary import Vocabularies
-from transformer_jax.describe import count
+from transformer_jax.model.build import count
+from transformer_jax.tasks import task_of
 from transformer_jax.training.progress import duration, facts_table
 
 
@@ -37,14 +38,12 @@ def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int 
 
 def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   """Says what is trained on and shows the first pairs as the model sees them."""
-  removed = ", ".join(f"{number:,} {reason}" for reason, number in data.train.removed.items() if number) or "none"
-  tests = ", ".join(f"{test.name} {len(test.sources):,}" for test in data.tests) or "none"
   sizes = dict.fromkeys(f"{vocabulary.size:,}" for vocabulary in data.vocabularies)
   shapes = ", ".join(f"{rows} rows of {source} + {target}" for rows, source, target in data.train_plan.shapes)
   first_epoch = data.train_plan.epoch(0)
   padding = first_epoch.padding()
   facts: dict[str, str | list[str]] = {
-    "pairs": f"training {len(data.train):,} (removed: {removed}), validation {len(data.valid):,}, test: {tests}",
+    "data" if data.train is None else "pairs": data.summary,
     "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
     "batches": f"{shapes} pieces; padding {padding['source']:.1%} of the source, {padding['target']:.1%} of the target",
   }
@@ -75,23 +74,26 @@ def show_model(console: Console, params: PyTree, batches: int, done: int, steps:
   console.print(facts_table(facts))
 
 
-def show_results(console: Console, results: dict[str, Any], workdir: Path) -> None:
+def show_results(console: Console, config: ConfigDict, results: dict[str, Any], workdir: Path) -> None:
   """Prints the scores and where the files are."""
-  valid, clock = results["valid"], results["time"]
+  task, valid, clock = task_of(config), results["valid"], results["time"]
   tests = {name: scores for name, scores in results["test"].items() if isinstance(scores, dict)}
   facts: dict[str, str | list[str]] = {
     "validation": f"perplexity {valid['perplexity']:.2f} ({valid['nll']:.4f} nats a piece)"
   }
   for name, scores in tests.items():
-    facts["test" if name == "test" else f"test {name}"] = [
-      f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f} % "
-      f"of {scores['sentences']:,} sentences",
-      scores["signature"],
-    ]
+    facts["test" if name == "test" else f"test {name}"] = task.lines_of(scores)
   facts["time"] = (
     f"{duration(clock['train_seconds'])} of training, {clock['target_tokens_per_second']:,.0f} target tokens/s"
-    + (f"; {clock['decode_sentences_per_second']:.1f} sentences/s translated" if tests else "")
+    + (f"; {speed:.1f} sentences/s read" if (speed := clock["decode_sentences_per_second"]) else "")
   )
-  facts["files"] = f"{workdir}: samples.md, translations/, figures/, results.json, metrics.jsonl, tensorboard/"
-  facts["translate"] = f"python -m transformer_jax.translate --workdir={workdir} < in.txt > out.txt"
+  facts["files"] = f"{workdir}: {', '.join(files_of(workdir))}"
+  name, command = task.command(workdir)
+  facts[name] = command
   console.print(facts_table(facts))
+
+
+def files_of(workdir: Path) -> list[str]:
+  """What a finished run leaves for people, of what is there."""
+  names = ("samples.md", "translations", "labels", "figures", "results.json", "metrics.jsonl", "tensorboard")
+  return [f"{name}/" if (workdir / name).is_dir() else name for name in names if (workdir / name).exists()]

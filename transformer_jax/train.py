@@ -16,22 +16,21 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from transformer_jax.checks import load_saved_config
 from transformer_jax.compilation import use_compilation_cache
-from transformer_jax.data.batches import Batch, BatchPlan
-from transformer_jax.data.prepared import PreparedData, prepare_data
+from transformer_jax.data.batches import Batch, Plan
 from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
-from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import UserError
-from transformer_jax.model.config import model_config
-from transformer_jax.model.transformer import Transformer
+from transformer_jax.model.build import build_model
 from transformer_jax.results import finish_run
 from transformer_jax.scoring import bleu_metric
 from transformer_jax.screen import show_data, show_model, show_results, show_start
+from transformer_jax.tasks import task_of
 from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
 from transformer_jax.training.feed import batches, empty_batch
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
-from transformer_jax.training.progress import Metrics, Progress, new_console, samples_table
+from transformer_jax.training.progress import Metrics, Progress, new_console
 from transformer_jax.training.recorder import Recorder, perplexity
 from transformer_jax.training.resuming import Place, Start, check_start, environment, warn_about_environment
 from transformer_jax.training.rundir import RunLock, write_json_atomically
@@ -52,8 +51,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
   with claimed(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
     start, changes = check_start(config, workdir)
     if start is Start.FINISHED:
-      return show_saved_results(console, workdir)
+      return show_saved_results(console, config, workdir)
     check_devices(config)
+    task = task_of(config)
     bleu_metric(config.evaluation)  # a tokenizer that is missing is better missed now than at the end
     newest = None if start is Start.NEW else checkpoints.newest()
     if newest is not None and newest > config.training.steps:
@@ -69,11 +69,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     show_start(console, config, workdir, newest)
     console.print(f"fetching and encoding the data; what can be used again is kept in {config.data.cache}")
     vocabularies, given_params = starting_point(config, workdir, start, newest)
-    data = prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
+    data = task.prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
     show_data(console, config, data)
 
     # Model, optimizer, and where each array of the state lies.
-    model = Transformer(model_config(config.model, data.vocabularies.source.size, data.vocabularies.target.size))
+    model = build_model(config, data.vocabularies.source.size, data.vocabularies.target.size)
     schedule = learning_rate_schedule(config.optimizer, config.model.d_model, config.training.steps)
     optimizer = make_optimizer(config.optimizer, schedule)
     begin: Callable[[], TrainState] = functools.partial(
@@ -83,7 +83,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     shardings = programs.state_shardings(abstract, mesh, config.training.fsdp)
     begin = jax.jit(begin, out_shardings=shardings)
     if given_params is not None:
-      given_params = place_params(given_params, abstract.params, shardings.params, config.init_from)
+      given_params = place_params(given_params, abstract.params, shardings.params, config.init_from, config.task)
 
     # Programs, compiled now for every shape of batch, the largest first: memory runs out here or never.
     smoothing, accumulate = config.training.label_smoothing, config.training.accumulate
@@ -102,7 +102,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     else:
       state, place = begin(), Place()
       if given_params is not None:
-        state = state._replace(params=given_params)
+        state = state._replace(params={**state.params, **given_params})
     if start is Start.NEW:
       save_vocabularies(data.vocabularies, workdir)
     (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
@@ -111,7 +111,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
 
     # Loop.
-    translator = Translator(model, state.params, data.vocabularies, config)
+    reader = task.Reader(model, state.params, data.vocabularies, config)
     metrics = Metrics(workdir, newest)
     with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics):
       recorder = Recorder(config.training, metrics, progress, place)
@@ -126,8 +126,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
           recorder.flush()
           valid = mean_loss(eval_step, state.params, data.valid_plan, mesh)
           figure = place.validated(valid["nll"])
+          show_perplexity(progress, place, valid)
+          valid |= task.show_validation(progress, reader.with_params(state.params), data, config)
           metrics.write(place.step, "valid", valid)
-          show_validation(progress, place, valid, data, translator.with_params(state.params), config.evaluation.samples)
         if figure is not None or is_checkpoint_step(config, place):
           recorder.flush()
           metadata = {"place": dataclasses.asdict(place), "environment": environment()}
@@ -138,8 +139,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
     save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
     valid = mean_loss(eval_step, params, data.valid_plan, mesh)
-    results = finish_run(config, workdir, console, translator.with_params(params), data, place, valid, averaged)
-    show_results(console, results, workdir)
+    results = finish_run(config, workdir, console, reader.with_params(params), data, place, valid, averaged)
+    show_results(console, config, results, workdir)
     return results
 
 
@@ -163,11 +164,11 @@ def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:
   return Checkpoints(workdir / "checkpoints", training.keep, training.keep_best, training.average)
 
 
-def show_saved_results(console: Console, workdir: Path) -> dict[str, Any]:
+def show_saved_results(console: Console, config: ConfigDict, workdir: Path) -> dict[str, Any]:
   """Prints the results of a run that is finished, and returns them."""
   results = json.loads((workdir / "results.json").read_text())
   console.print("finished already; to train further, raise training.steps")
-  show_results(console, results, workdir)
+  show_results(console, config, results, workdir)
   return results
 
 
@@ -188,8 +189,16 @@ def starting_point(
   return vocabularies, params
 
 
-def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str) -> PyTree:
-  """Puts the parameters of another run on the devices; raises UserError if that run's model has other sizes."""
+def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str, task: str) -> PyTree:
+  """Puts the parameters of another run on the devices; raises UserError if that run's model has other sizes.
+
+  From a run of another task it takes what both models have (embedding and encoder of a masked language model).
+  """
+  if task_of_run(origin) != task:
+    common = wanted.keys() & given.keys()
+    if not common:
+      raise UserError(f'init_from {origin} has nothing in common with a model of task "{task}"')
+    given, wanted, shardings = ({name: tree[name] for name in common} for tree in (given, wanted, shardings))
 
   def shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -205,10 +214,15 @@ def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str) 
   return jax.device_put(given, shardings)
 
 
+def task_of_run(workdir: str) -> str:
+  """The task of a finished run."""
+  return load_saved_config(Path(workdir) / "config.json").task
+
+
 def compile_shapes(
   train_step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]],
   begin: Callable[[], TrainState],
-  plan: BatchPlan,
+  plan: Plan,
   mesh: Mesh,
 ) -> float:
   """Runs the step once on an empty batch of every shape and throws the result away; returns the seconds of a further one.
@@ -246,16 +260,10 @@ def out_of_patience(config: ConfigDict, place: Place) -> bool:
   return bool(config.training.patience) and place.without_gain >= config.training.patience
 
 
-def show_validation(
-  progress: Progress, place: Place, valid: dict[str, float], data: PreparedData, translator: Translator, samples: int
-) -> None:
-  """Prints the validation perplexity and the translations of the first validation sentences."""
+def show_perplexity(progress: Progress, place: Place, valid: dict[str, float]) -> None:
+  """Prints the validation perplexity."""
   best = ", the lowest so far" if place.without_gain == 0 else ""
   progress.print(f"step {place.step:,}: validation perplexity {perplexity(valid['nll']):.2f}{best}")
-  if samples:
-    pairs = data.valid_pairs[:samples]
-    translations = translator.translate([pair.source for pair in pairs])
-    progress.print(samples_table([(*pair, text) for pair, text in zip(pairs, translations, strict=True)]))
 
 
 def final_params(

@@ -13,6 +13,7 @@ from absl import logging
 from helpers.tiny_run import devices, tiny_config, write_corpus
 
 from transformer_jax import results
+from transformer_jax.tasks import translation
 from transformer_jax.train import train
 from transformer_jax.training import step as programs
 
@@ -61,7 +62,7 @@ def one_device():
 def no_figures(monkeypatch):
   """Saves the seconds that drawing takes, for tests that look at something else."""
   monkeypatch.setattr(results, "training_figure", lambda *arguments: None)
-  monkeypatch.setattr(results, "draw_attention", lambda *arguments: None)
+  monkeypatch.setattr(translation, "draw_attention", lambda *arguments: None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ processes.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,33 @@ class Shape(NamedTuple):
   rows: int
   source_length: int
   target_length: int
+
+
+@runtime_checkable
+class Batches(Protocol):
+  """The batches of one epoch, built when asked for."""
+
+  def __len__(self) -> int: ...
+
+  def __getitem__(self, index: int) -> Batch: ...
+
+  def rows(self, index: int, process: int, num_processes: int) -> Batch:
+    """A process's contiguous share of a batch's rows."""
+
+  def padding(self) -> dict[str, Any]:
+    """At least the shares of `source` and `target` that are padding."""
+
+
+@runtime_checkable
+class Plan(Protocol):
+  """What a run reads: `BatchPlan` for pairs, others for other tasks."""
+
+  @property
+  def shapes(self) -> list[Shape]:
+    """The shapes of all batches, the one that needs most memory first."""
+
+  def epoch(self, number: int) -> Batches:
+    """The batches of one epoch, numbered from 0."""
 
 
 class BatchPlan:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.text_files import count_lines, read_lines
 from transformer_jax.errors import UserError
 
-KINDS = ("tfds:", "text:", "tsv:", "reverse", "copy")
+KINDS = ("tfds:", "text:", "tsv:", "labelled:", "lines:", "stream:", "reverse", "copy")
 ROLES = ("train", "validation", "test")
 
 
@@ -68,6 +68,12 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
     return TextCorpus(spec, *(_path(path, data.folder) for path in paths))
   if kind == "tsv" and colon:
     return TsvCorpus(spec, _path(rest, data.folder))
+  if kind == "labelled" and colon:
+    return LabelledCorpus(spec, _path(rest, data.folder))
+  if kind == "lines" and colon:
+    return LinesCorpus(spec, _path(rest, data.folder))
+  if kind == "stream":
+    raise UserError(f'{spec!r} is running text, which only task "lm" reads')
   if kind == "tfds" and colon:
     from transformer_jax.data.tfds_corpus import open_tfds  # TFDS takes a second to import
 
@@ -171,3 +177,41 @@ class TsvCorpus(Corpus):
           "but there must be two, source TAB target"
         )
       yield Pair(*columns)
+
+
+class LabelledCorpus(Corpus):
+  """One text a line behind its label and a tab, or a space: the label is the target, one word."""
+
+  def __init__(self, name: str, path: Path):
+    self.name, self._path = name, path
+
+  @property
+  def fingerprint(self) -> str:
+    return _file_fingerprint("labelled", self._path)
+
+  def __len__(self) -> int:
+    return count_lines(self._path)
+
+  def __iter__(self) -> Iterator[Pair]:
+    for number, line in enumerate(read_lines(self._path), start=1):
+      label, separator, text = line.partition("\t" if "\t" in line else " ")
+      if not separator or not label or " " in label:
+        raise UserError(f"{self._path}, line {number}: there must be a label of one word, a tab or a space, and a text")
+      yield Pair(text, label)
+
+
+class LinesCorpus(Corpus):
+  """One text a line, source and target alike."""
+
+  def __init__(self, name: str, path: Path):
+    self.name, self._path = name, path
+
+  @property
+  def fingerprint(self) -> str:
+    return _file_fingerprint("lines", self._path)
+
+  def __len__(self) -> int:
+    return count_lines(self._path)
+
+  def __iter__(self) -> Iterator[Pair]:
+    return (Pair(line, line) for line in read_lines(self._path))

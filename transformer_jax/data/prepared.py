@@ -2,11 +2,12 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from absl import logging
 from ml_collections import ConfigDict
 
-from transformer_jax.data.batches import BatchPlan
+from transformer_jax.data.batches import BatchPlan, Plan
 from transformer_jax.data.corpora import Corpus, Pair, named_corpora, open_corpus
 from transformer_jax.data.encoded import Encoded, encode_corpora
 from transformer_jax.data.vocabulary import Vocabularies, build_vocabularies
@@ -27,12 +28,13 @@ class PreparedData:
   """What a training run reads."""
 
   vocabularies: Vocabularies
-  train: Encoded
-  train_plan: BatchPlan
-  valid: Encoded
-  valid_plan: BatchPlan
+  train: Encoded | None  # None: running text
+  train_plan: Plan
+  valid: Encoded | None
+  valid_plan: Plan
   valid_pairs: list[Pair]
-  tests: list[TestSet]
+  tests: list[Any]  # TestSets, or those of the task
+  summary: str  # how much there is of each, for the screen
 
 
 def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_multiple: int) -> PreparedData:
@@ -65,7 +67,15 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_mul
     valid_plan=batch_plan(valid_encoded, config, rows_multiple, shuffle=False),
     valid_pairs=list(valid),
     tests=test_sets,
+    summary=summary(encoded, valid_encoded, test_sets),
   )
+
+
+def summary(train: Encoded, valid: Encoded, tests: list[TestSet]) -> str:
+  """The numbers of pairs, and of those that are not trained on."""
+  removed = ", ".join(f"{number:,} {reason}" for reason, number in train.removed.items() if number) or "none"
+  names = ", ".join(f"{test.name} {len(test.sources):,}" for test in tests) or "none"
+  return f"training {len(train):,} (removed: {removed}), validation {len(valid):,}, test: {names}"
 
 
 def read_test_set(name: str, corpus: Corpus) -> TestSet:

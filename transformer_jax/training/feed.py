@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer_jax.data.batches import Batch, BatchPlan, Epoch
+from transformer_jax.data.batches import Batch, Batches, Plan
 from transformer_jax.training.step import put_batch
 
 
-def batches(plan: BatchPlan, mesh: Mesh, epoch: int, batch: int) -> Iterator[tuple[int, int, Batch]]:
+def batches(plan: Plan, mesh: Mesh, epoch: int, batch: int) -> Iterator[tuple[int, int, Batch]]:
   """Yields the batches from batch number `batch` of epoch number `epoch` on, without end, spread over the mesh.
 
   Each comes with the place (epoch, batch) that is reached when it is done. grain builds the next batches while the devices
@@ -33,7 +33,7 @@ def batches(plan: BatchPlan, mesh: Mesh, epoch: int, batch: int) -> Iterator[tup
 class ProcessShare:
   """The rows of an epoch's batches that this process puts on its devices, as a source for grain."""
 
-  def __init__(self, epoch: Epoch):
+  def __init__(self, epoch: Batches):
     self.epoch = epoch
 
   def __len__(self) -> int:

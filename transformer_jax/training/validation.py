@@ -7,14 +7,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from transformer_jax.data.batches import BatchPlan
+from transformer_jax.data.batches import Plan
 from transformer_jax.training.objective import Sums
 from transformer_jax.training.step import put_batch
 
 
-def mean_loss(
-  eval_step: Callable[[PyTree, object], Sums], params: PyTree, plan: BatchPlan, mesh: Mesh
-) -> dict[str, float]:
+def mean_loss(eval_step: Callable[[PyTree, object], Sums], params: PyTree, plan: Plan, mesh: Mesh) -> dict[str, float]:
   """Returns `nll` and `loss` (smoothed), means over all target pieces in nats, and `pieces`, their number.
 
   The last, incomplete batch counts in full, and the sums are added up in float64.
