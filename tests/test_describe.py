@@ -83,7 +83,15 @@ def test_shared_matrices_are_counted_once():
   assert shared["parts"]["target_embedding"] == 64_000
 
 
-@pytest.mark.parametrize("changes", [{}, {"d_k": 8, "d_v": 40, "num_decoder_layers": 3}])
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {},
+    {"d_k": 8, "d_v": 40, "num_decoder_layers": 3},
+    {"activation": "swiglu", "num_kv_heads": 1},
+    {"tie_projections": "kv"},
+  ],
+)
 def test_the_work_is_what_xla_counts(changes):
   """A forward pass of one pair; XLA counts the element-wise operations too, which are few in a model this wide."""
   config = default_config().model

@@ -147,3 +147,17 @@ def test_test_sets_have_names():
     named_corpora(["reverse", "copy"])
   with pytest.raises(UserError, match="must be made of letters"):
     named_corpora(["a/b=copy"])
+
+
+def test_labels_and_lines(tmp_path, data):
+  """A label ends at the first tab or, without one, at the first space; a text of `lines` is both sides."""
+  write(tmp_path / "reviews", ["1 a fine film", "0\tdull , and\tlong", "1 one"])
+  expected = [Pair("a fine film", "1"), Pair("dull , and\tlong", "0"), Pair("one", "1")]
+  corpus = open_corpus("labelled:reviews", "train", data)
+  assert list(corpus) == expected and len(corpus) == 3
+  assert list(open_corpus("lines:reviews", "train", data))[2] == Pair("1 one", "1 one")
+  write(tmp_path / "broken", ["1 fine", "nothing"])
+  with pytest.raises(UserError, match="line 2: there must be a label"):
+    list(open_corpus("labelled:broken", "train", data))
+  with pytest.raises(UserError, match='task "lm"'):
+    open_corpus("stream:reviews", "train", data)

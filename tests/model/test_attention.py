@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import equations
 
 from transformer_jax.model.attention import attend, scaled_dot_product_attention
+from transformer_jax.model.visibility import Visibility
 
 
 def random_inputs(d_k, d_v):
@@ -56,3 +58,41 @@ def test_hidden_keys_have_weight_zero_and_a_blind_query_stays_finite():
     assert (np.asarray(weights)[hidden] == 0.0).all() and weights.dtype == jnp.float32
     np.testing.assert_allclose(weights[0, :, 2], 1 / 7, rtol=1e-5)  # sees nothing: all alike
     assert np.isfinite(np.asarray(result, np.float32)).all()
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, 2), (True, 2), (True, 0), (False, 1)])
+def test_windows_are_those_of_jax(causal, window):
+  """Local windows against `jax.nn.dot_product_attention`'s own, and against the distances one by one."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  query, key, value = (jax.random.normal(k, (2, 7, 3, 4)) for k in keys)
+  mask = Visibility(None, None, causal, window).mask(7, 7)
+  for q in range(7):
+    for k in range(7):
+      assert mask[0, 0, q, k] == ((not causal or k <= q) and (not window or abs(q - k) <= window))
+
+  @jax.jit
+  def both(query, key, value):
+    theirs = jax.nn.dot_product_attention(
+      query, key, value, is_causal=causal, local_window_size=window or None, implementation="xla"
+    )
+    return attend(query, key, value, mask), theirs
+
+  np.testing.assert_allclose(*both(query, key, value), atol=1e-6)
+
+
+def test_cudnn_gets_even_lengths(monkeypatch):
+  """cuDNN's kernel refuses odd ones: they are filled up, and what fills up is not seen. (Its place is taken by XLA's here.)"""
+  real, lengths = jax.nn.dot_product_attention, []
+
+  def instead(query, key, value, bias, mask, scale, implementation):
+    lengths.append((query.shape[1], key.shape[1], mask.shape[2:], implementation))
+    return real(query, key, value, bias, mask, scale=scale, implementation="xla")
+
+  query, key, value, mask = random_inputs(4, 4)
+  bias = jax.random.normal(jax.random.key(5), (1, 3, 5, 7))
+  expected = jax.jit(scaled_dot_product_attention)(query, key, value, mask, bias)[0]
+  monkeypatch.setattr(jax.nn, "dot_product_attention", instead)
+  result = jax.jit(attend, static_argnames="kernel")(query, key, value, mask, bias, kernel="cudnn")
+  assert lengths == [(6, 8, (6, 8), "cudnn")]
+  seeing = np.asarray(mask).any(axis=-1)[:, 0, :, None, None]
+  np.testing.assert_allclose(np.where(seeing, result, 0), np.where(seeing, expected, 0), atol=1e-5)

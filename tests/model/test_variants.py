@@ -118,3 +118,27 @@ def test_masks_and_cache(variant):
   steps = np.asarray(stepwise(params, alone))[:, :, 0]  # [length, rows, vocabulary]
   for row, (_, target) in enumerate(pairs):
     np.testing.assert_allclose(steps[: len(target), row], logits[row, : len(target)], atol=2e-5)
+
+
+MASKS = ("causal_mask", "source_padding_mask", "cross_padding_mask")
+
+
+@pytest.mark.parametrize("off", [None, *MASKS])
+def test_what_each_mask_protects(off):
+  """With a mask taken off, exactly what it hides is seen: later target pieces, or the source's padding."""
+  model, params = initialised(variant_config("post-norm", **({off: False} if off else {})))
+  batch = jax.tree.map(jnp.asarray, packed_batch([[([5, 6, 7, 8, 2], [9, 10, 11, 12, 13, 2])]], 8, 8))
+  forced = jax.jit(lambda batch: model.apply({"params": params}, batch))
+  encode = jax.jit(
+    lambda b: model.apply({"params": params}, b.source, b.source_positions, b.source_segments, method="encode")
+  )
+  future = batch._replace(target_inputs=batch.target_inputs.at[0, 4].set(20))
+  padding = batch._replace(source=batch.source.at[0, 6].set(17))
+
+  def differs(one, other):
+    return np.abs(np.asarray(one) - np.asarray(other)).max() > 1e-5
+
+  before, memory = forced(batch), encode(batch)
+  assert differs(forced(future)[0, :4], before[0, :4]) == (off == "causal_mask")
+  assert differs(encode(padding)[0, :5], memory[0, :5]) == (off == "source_padding_mask")
+  assert differs(forced(padding)[0, :6], before[0, :6]) == (off in ("source_padding_mask", "cross_padding_mask"))

@@ -113,3 +113,29 @@ def test_muon_is_optaxs_muon_matrix_by_matrix():
       assert 0.1 < float(jnp.sqrt((kernel**2).mean())) / (0.01 * 0.2) < 1.5
     np.testing.assert_allclose(update["target_embedding"], adam_update["target_embedding"], rtol=1e-5)
     np.testing.assert_allclose(update["encoder"]["inner"]["bias"], adam_update["encoder"]["inner"]["bias"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lion", "adafactor"])
+def test_optimizers_by_name_are_optaxs(name):
+  """Clipping aside, three updates are those of optax's own alias with the same settings."""
+  config = default_config().optimizer
+  config.update({"name": name, "beta2": 0.99, "schedule": "constant", "learning_rate": 0.01, "warmup_steps": 0})
+  if name == "lion":
+    config.weight_decay = 0.1
+  ours = make_optimizer(config, learning_rate_schedule(config, 8, 10))
+  theirs = {
+    "lion": lambda: optax.lion(0.01, 0.9, 0.99, weight_decay=0.1, mask={"kernel": True, "bias": False}),
+    "adafactor": lambda: optax.adafactor(0.01),
+  }[name]()
+  random = np.random.default_rng(0)
+  params = {"kernel": random.normal(size=(160, 130)), "bias": random.normal(size=130)}  # large enough to be factored
+  params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+  steps = [jax.jit(optimizer.update) for optimizer in (ours, theirs)]
+  states, both = [optimizer.init(params) for optimizer in (ours, theirs)], [params, params]
+  for _ in range(3):
+    gradients = jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape), jnp.float32), params)
+    for number, step in enumerate(steps):
+      updates, states[number] = step(gradients, states[number], both[number])
+      both[number] = optax.apply_updates(both[number], updates)
+  for one, other in zip(*map(jax.tree.leaves, both), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
