@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.compiling import RIGHT
 
 from transformer_jax.model.attention import scaled_dot_product_attention
 from transformer_jax.model.chunked import chunked_attention
@@ -64,7 +65,7 @@ def test_chunks_change_nothing(case):
       result = attention(*qkv)
       return (result * weight).sum(), result
 
-    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(query, key, value)
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True), compiler_options=RIGHT)(query, key, value)
 
   (_, expected), expected_gradients = both(at_once)
   (_, result), gradients = both(in_chunks)
@@ -89,7 +90,9 @@ def test_the_gradient_of_a_learned_bias():
     return (scaled_dot_product_attention(query, key, value, visibility.mask(19, 19), bias)[0] * weight).sum()
 
   table = jax.random.normal(keys[0], (8, 2))
-  np.testing.assert_allclose(jax.jit(jax.grad(chunked))(table), jax.jit(jax.grad(at_once))(table), atol=1e-5)
+  np.testing.assert_allclose(
+    jax.jit(jax.grad(chunked), compiler_options=RIGHT)(table), jax.jit(jax.grad(at_once))(table), atol=1e-5
+  )
 
 
 def test_a_row_without_a_visible_key_stays_finite():
@@ -100,5 +103,5 @@ def test_a_row_without_a_visible_key_stays_finite():
   def loss(query):
     return jnp.square(chunked_attention(query, query, query, Visibility(nothing, nothing), chunk=8)).sum()
 
-  value, gradient = jax.jit(jax.value_and_grad(loss))(query)
+  value, gradient = jax.jit(jax.value_and_grad(loss), compiler_options=RIGHT)(query)
   assert np.isfinite(value) and np.isfinite(gradient).all()

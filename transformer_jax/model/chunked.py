@@ -35,10 +35,11 @@ def chunked_attention(
   Args:
     bias: is added to the scaled scores.
     scale: of the scores; None: 1 / sqrt(d_k).
-    chunk: queries, and keys, that are worked off at a time.
+    chunk: queries, and keys, that are worked off at a time; shorter rows are one chunk.
   """
   batch, num_queries, heads, d_k = query.shape
   num_keys = key.shape[1]
+  chunk = min(chunk, max(num_queries, num_keys))
   scale = 1.0 / math.sqrt(d_k) if scale is None else scale
   groups = heads // key.shape[2]
 
