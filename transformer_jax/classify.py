@@ -2,7 +2,7 @@
 
   python -m transformer_jax.classify --workdir=runs/sst2 < in > out
 
-Every line in gives one line out, its label.
+Every line in gives one line out, its label; a blank line stays blank.
 """
 
 from absl import flags

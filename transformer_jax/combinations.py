@@ -23,13 +23,20 @@ def check_task(config: ConfigDict) -> None:
     raise UserError(f'task "{task}" needs model.kind "transformer", not "{config.model.kind}"')
   if task == "classify" and config.batch.packing:
     raise UserError('task "classify" needs batch.packing False: a label belongs to a row')
-  if task == "classify" and config.vocabulary.shared:
-    raise UserError('task "classify" needs vocabulary.shared False, with target_kind "words": labels are no text')
+  vocabulary = config.vocabulary
+  if task == "classify" and (vocabulary.shared or (vocabulary.target_kind or vocabulary.kind) != "words"):
+    raise UserError(
+      'task "classify" needs vocabulary.shared False and vocabulary.target_kind "words": a label is one word'
+    )
+  if task == "mlm" and config.data.test:
+    raise UserError('task "mlm" has no test: data.test must be ()')
+  if task == "lm" and config.data.weights:
+    raise UserError('task "lm" reads its texts one after the other: data.weights must be ()')
   if task == "lm" and not config.batch.row_length:
     raise UserError('task "lm" needs batch.row_length, the pieces of a window')
   if task == "lm" and config.batch.row_length > config.batch.tokens:
     raise UserError(f"batch.row_length {config.batch.row_length} is more than batch.tokens {config.batch.tokens}")
-  if task in ("lm", "mlm") and not config.vocabulary.shared:
+  if task in ("lm", "mlm") and not vocabulary.shared:
     raise UserError(f'task "{task}" has one vocabulary: vocabulary.shared must be True')
   if task == "lm" and not config.model.causal_mask:
     raise UserError('task "lm" needs model.causal_mask: a piece that is seen need not be predicted')
@@ -90,11 +97,13 @@ def check_positions(config: ConfigDict) -> None:
     )
   if model.positions == "t5" and model.t5_buckets % 4:
     raise UserError(f"model.t5_buckets must be divisible by 4 (two sides, narrow and wide), not {model.t5_buckets}")
-  longest = config.data.max_length + config.decoding.max_extra if config.task == "translate" else config.data.max_length
-  longest = config.batch.row_length if config.task == "lm" else longest + (model.pooling == "first")
+  longest, fields = {
+    "translate": (config.data.max_length + config.decoding.max_extra, "data.max_length and decoding.max_extra"),
+    "classify": (config.data.max_length + (model.pooling == "first"), "data.max_length"),
+    "mlm": (config.data.max_length, "data.max_length"),
+    "lm": (config.batch.row_length, "batch.row_length"),
+  }[config.task]
   if model.positions == "learned" and model.beyond_positions == "refuse" and longest > model.max_positions:
-    fields = "data.max_length and decoding.max_extra" if config.task == "translate" else "data.max_length"
-    fields = "batch.row_length" if config.task == "lm" else fields
     raise UserError(
       f"model.max_positions {model.max_positions} is less than the {longest} positions that {fields} allow, and learned "
       'positions know no others; model.beyond_positions "clip" uses the last one for all beyond'

@@ -23,7 +23,6 @@ from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, sav
 from transformer_jax.errors import UserError
 from transformer_jax.model.build import build_model
 from transformer_jax.results import finish_run
-from transformer_jax.scoring import bleu_metric
 from transformer_jax.screen import show_data, show_model, show_results, show_start
 from transformer_jax.tasks import task_of
 from transformer_jax.training import step as programs
@@ -54,7 +53,6 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       return show_saved_results(console, config, workdir)
     check_devices(config)
     task = task_of(config)
-    bleu_metric(config.evaluation)  # a tokenizer that is missing is better missed now than at the end
     newest = None if start is Start.NEW else checkpoints.newest()
     if newest is not None and newest > config.training.steps:
       raise UserError(

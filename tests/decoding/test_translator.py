@@ -10,8 +10,9 @@ from helpers.runs import random_model, small_config
 from helpers.words import Numbers
 
 from transformer_jax.data.vocabulary import Vocabularies
+from transformer_jax.decoding.batching import padded
 from transformer_jax.decoding.search import SearchConfig
-from transformer_jax.decoding.translator import Translator, padded
+from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import UserError
 
 SIZE = 40

@@ -8,7 +8,7 @@ import numpy as np
 from transformer_jax.data.batches import Batch, Batches, Plan, Shape
 from transformer_jax.data.pieces import BOS, SPECIALS, UNK
 
-MASK = UNK  # text with byte fallback has no unknown piece, so that its id is free
+MASK = UNK  # free with byte fallback; where a vocabulary has unknown pieces, they look like masked ones
 # A whole batch and a random generator that depends on its number alone -> the batch of the task.
 Change = Callable[[Batch, np.random.Generator], Batch]
 

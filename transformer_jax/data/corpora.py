@@ -65,13 +65,13 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
     paths = rest.split(",")
     if len(paths) != 2 or not all(paths):
       raise UserError(f"the corpus {spec!r} must name two files: text:SOURCE,TARGET")
-    return TextCorpus(spec, *(_path(path, data.folder) for path in paths))
+    return TextCorpus(spec, *(data_file(path, data.folder) for path in paths))
   if kind == "tsv" and colon:
-    return TsvCorpus(spec, _path(rest, data.folder))
+    return TsvCorpus(spec, data_file(rest, data.folder))
   if kind == "labelled" and colon:
-    return LabelledCorpus(spec, _path(rest, data.folder))
+    return LabelledCorpus(spec, data_file(rest, data.folder))
   if kind == "lines" and colon:
-    return LinesCorpus(spec, _path(rest, data.folder))
+    return LinesCorpus(spec, data_file(rest, data.folder))
   if kind == "stream":
     raise UserError(f'{spec!r} is running text, which only task "lm" reads')
   if kind == "tfds" and colon:
@@ -109,7 +109,8 @@ def named_corpora(specs: Sequence[str]) -> list[tuple[str, str]]:
   return list(named.items())
 
 
-def _path(name: str, folder: str) -> Path:
+def data_file(name: str, folder: str) -> Path:
+  """The file of that name, below `data.folder` unless it is absolute; raises UserError where there is none."""
   path = Path(folder).expanduser() / Path(name).expanduser()
   if not path.is_file():
     where = f" (data.folder = {folder!r})" if folder else ""

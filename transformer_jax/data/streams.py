@@ -3,15 +3,16 @@
 A corpus is named `stream:FILE`, or `stream:FILE@0.9:1` for a part of it by its characters.
 """
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from transformer_jax.data.batches import Batch, Shape
+from transformer_jax.data.corpora import data_file
 from transformer_jax.data.order import shuffled
 from transformer_jax.data.pieces import BOS
-from transformer_jax.data.text_files import open_bytes
+from transformer_jax.data.text_files import read_text
 from transformer_jax.errors import UserError
 
 
@@ -21,24 +22,15 @@ def read_stream(spec: str, folder: str) -> str:
   Raises:
     UserError: no such file, no UTF-8, or a part that is none.
   """
-  if not spec.startswith("stream:"):
-    raise UserError(f"the corpus {spec!r} is no running text: with task lm every corpus is stream:FILE")
-  name, _, part = spec.removeprefix("stream:").partition("@")
-  path = Path(folder).expanduser() / Path(name).expanduser()
-  if not path.is_file():
-    raise UserError(f"there is no file {path}")
-  with open_bytes(path) as file:
-    content = file.read()
-  try:
-    text = content.decode()
-  except UnicodeDecodeError as error:
-    raise UserError(f"{path}: not valid UTF-8 at byte {error.start}; convert the file to UTF-8") from None
-  if not part:
+  match = re.fullmatch(r"stream:(?P<name>.+?)(@(?P<first>[\d.]+):(?P<last>[\d.]+))?", spec)
+  if match is None:
+    raise UserError(
+      f"the corpus {spec!r} is no running text: with task lm every corpus is stream:FILE or stream:FILE@0:0.9"
+    )
+  text = read_text(data_file(match["name"], folder))
+  if match["first"] is None:
     return text
-  try:
-    first, last = (float(bound) for bound in part.split(":"))
-  except ValueError:
-    raise UserError(f"{spec!r}: a part is two shares of the text, for example @0:0.9") from None
+  first, last = float(match["first"]), float(match["last"])
   if not 0 <= first < last <= 1:
     raise UserError(f"{spec!r}: the shares of a part must rise from 0 to 1")
   return text[int(first * len(text)) : int(last * len(text))]

@@ -1,11 +1,13 @@
 """Lines of text files, plain or compressed. Only a line feed ends a line; U+2028, carriage return and more are text."""
 
+import contextlib
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.errors import UserError
 
@@ -26,14 +28,21 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     yield text.removesuffix("\n")
 
 
-def open_bytes(path: Path) -> io.BufferedIOBase:
-  """Opens a plain, .gz or .xz file for reading its content."""
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
+  """Opens a plain, .gz or .xz file for reading its content.
+
+  Raises:
+    UserError: naming the file, where it cannot be read or is no complete compressed file.
+  """
+  openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
   try:
-    if path.suffix == ".gz":
-      return gzip.open(path, "rb")
-    return lzma.open(path, "rb") if path.suffix == ".xz" else open(path, "rb")
+    with openers.get(path.suffix, open)(path, "rb") as file:
+      yield file
+  except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
+    raise UserError(f"{path} is no complete {path.suffix} file; fetch or compress it again") from None
   except OSError as error:
-    raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -42,24 +51,28 @@ def read_lines(path: str | Path) -> Iterator[str]:
   Raises:
     UserError: naming the file, where it cannot be read, and the line, where it is not UTF-8.
   """
-  path = Path(path)
+  with open_bytes(Path(path)) as file:
+    yield from decode_lines(file, str(path))
+
+
+def read_text(path: Path) -> str:
+  """The whole text of a plain, .gz or .xz file; raises UserError as `read_lines` does."""
+  with open_bytes(path) as file:
+    content = file.read()
   try:
-    with open_bytes(path) as file:
-      yield from decode_lines(file, str(path))
-  except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
-    raise UserError(f"{path} is no complete {path.suffix} file; fetch or compress it again") from None
-  except OSError as error:
-    raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    return content.decode()
+  except UnicodeDecodeError as error:
+    number = content.count(b"\n", 0, error.start) + 1
+    raise UserError(
+      f"{path}, line {number}: not valid UTF-8 (byte 0x{content[error.start]:02X}); convert the file to UTF-8"
+    ) from None
 
 
 def count_lines(path: Path) -> int:
   """The number of lines; a last one without a line feed counts."""
   count, last = 0, b"\n"
-  try:
-    with open_bytes(path) as file:
-      while block := file.read(1 << 20):
-        count += block.count(b"\n")
-        last = block[-1:]
-  except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError):
-    raise UserError(f"{path} is no complete {path.suffix} file; fetch or compress it again") from None
+  with open_bytes(path) as file:
+    while block := file.read(1 << 20):
+      count += block.count(b"\n")
+      last = block[-1:]
   return count + (last != b"\n")

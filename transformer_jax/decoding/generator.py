@@ -1,22 +1,20 @@
-"""A prompt in, its continuation out; and the loss of running text."""
+"""A prompt in, its continuation out."""
 
 import copy
-import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jaxtyping import Array, Int, PyTree
 from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
-from transformer_jax.data.pieces import BOS, SPECIALS
-from transformer_jax.data.streams import StreamPlan
+from transformer_jax.data.pieces import BOS, SPECIALS, UNK
 from transformer_jax.data.vocabulary import Vocabularies
 from transformer_jax.decoding.sampling import draw
-from transformer_jax.training.objective import Sums, smoothed_cross_entropy
 
 
 class Generator:
@@ -25,7 +23,6 @@ class Generator:
   def __init__(self, model: nn.Module, params: PyTree, vocabularies: Vocabularies, config: ConfigDict):
     self.model, self.params, self.vocabularies, self.config = model, params, vocabularies, config
     self._continue = jax.jit(self._continue_window, static_argnames="number")
-    self._nll = jax.jit(self._nll_of)
 
   def with_params(self, params: PyTree) -> "Generator":
     """The same generator with other parameters of the same shapes."""
@@ -37,20 +34,12 @@ class Generator:
     """Draws so many pieces after the prompt, by temperature, top_k and top_p of `config.decoding`; returns them as text."""
     window = self.config.batch.row_length
     ids = [BOS, *self.vocabularies.target.encode([prompt])[0]][-window:]
+    if UNK in ids:
+      logging.warning("the prompt has %d pieces that the vocabulary does not know", ids.count(UNK))
     start = np.zeros(window, np.int32)
     start[: len(ids)] = ids
     drawn = self._continue(self.params, start, len(ids), jax.random.key(seed), number=number)
     return self.vocabularies.target.decode([np.asarray(drawn).tolist()])[0]
-
-  def nll(self, plan: StreamPlan) -> tuple[float, int]:
-    """Negative log-likelihood of a text in nats, summed over its pieces, and their number."""
-    epoch = plan.epoch(0)
-    sums = [jax.device_get(self._nll(self.params, epoch[number])) for number in range(len(epoch))]
-    return math.fsum(float(s.nll) for s in sums), sum(int(s.pieces) for s in sums)
-
-  def _nll_of(self, params: PyTree, batch: Batch) -> Sums:
-    logits: Any = self.model.apply({"params": params}, batch)
-    return smoothed_cross_entropy(logits, batch.target_outputs, batch.target_segments > 0, 0.0)
 
   def _continue_window(
     self, params: PyTree, window: Int[Array, "length"], filled: Int[Array, ""], key: jax.Array, number: int

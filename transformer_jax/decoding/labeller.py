@@ -1,7 +1,7 @@
 """Text in, labels out."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,9 +14,8 @@ from ml_collections import ConfigDict
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.pieces import BOS, PAD, SPECIALS
 from transformer_jax.data.vocabulary import Vocabularies
-from transformer_jax.decoding.translator import encode, padded, padded_length, positions_of
-
-ROWS = 64
+from transformer_jax.decoding.batching import batches_by_length, padded, positions_of
+from transformer_jax.decoding.translator import encode
 
 
 class Labeller:
@@ -33,18 +32,19 @@ class Labeller:
     return other
 
   def label(self, lines: Sequence[str]) -> list[str]:
-    """The likeliest label of every line; a line that is too long is cut with a warning."""
+    """The likeliest label of every line, "" for a blank one; a line that is too long is cut with a warning."""
     ids = encode(self.vocabularies.source.encode, lines, self.config.data.max_length, "line")
     if self.config.model.pooling == "first":
       ids = [[BOS, *line] for line in ids]
     labels = np.zeros(len(ids), np.int64)
-    for length, places in batches_by_length([len(line) for line in ids]):
-      source = padded([ids[place] for place in places], ROWS, length)
-      logits = np.asarray(self._logits(self.params, source))[
-        : len(places), len(SPECIALS) :
-      ]  # no label is a special piece
+    lengths = [len(line) for line in ids]
+    for length, rows, places in batches_by_length(lengths, self.config.decoding.batch_tokens):
+      source = padded([ids[place] for place in places], rows, length)
+      logits = np.asarray(self._logits(self.params, source))[: len(places)]
+      logits = logits[:, len(SPECIALS) :]  # no label is a special piece
       labels[places] = len(SPECIALS) + logits.argmax(axis=-1)
-    return self.vocabularies.target.decode([[label] for label in labels.tolist()])
+    found = self.vocabularies.target.decode([[label] for label in labels.tolist()])
+    return [label if line.strip() else "" for label, line in zip(found, lines, strict=True)]
 
   def _logits_of(self, params: PyTree, source: Int[Array, "rows length"]) -> Float[Array, "rows labels"]:
     rows = source.shape[0]
@@ -52,13 +52,3 @@ class Labeller:
     one = jnp.zeros((rows, 1), jnp.int32)
     logits: Any = self.model.apply({"params": params}, Batch(source, positions, segments, one, one, one, one))
     return logits[:, 0]
-
-
-def batches_by_length(lengths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-  """Groups places in a list by the length they are padded to, at most `ROWS` at a time."""
-  groups: dict[int, list[int]] = {}
-  for place, length in enumerate(lengths):
-    groups.setdefault(padded_length(length), []).append(place)
-  for length, places in sorted(groups.items()):
-    for start in range(0, len(places), ROWS):
-      yield length, places[start : start + ROWS]

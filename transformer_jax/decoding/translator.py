@@ -5,9 +5,8 @@ The same code makes the sample translations during training, the test translatio
 """
 
 import copy
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -20,12 +19,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.vocabulary import BOS, EOS, PAD, Vocabularies
+from transformer_jax.decoding.batching import batches_by_length, padded, positions_of
 from transformer_jax.decoding.search import Hypotheses, SearchConfig, beams_needed, search
 from transformer_jax.errors import UserError
 from transformer_jax.model.cache import reorder
-
-# XLA on a CPU rounds differently in matrices of fewer than 16 rows, so a batch has at least so many.
-FEWEST_ROWS = 16
 
 
 class Translation(NamedTuple):
@@ -119,7 +116,7 @@ class Translator:
     # searched with a short cache first, and those that are not done at its end once more with the whole one.
     for steps_of in (self._usual_steps, self._most_steps):
       again = [0] * len(lengths)
-      for length, rows, places in self._batches(lengths):
+      for length, rows, places in batches_by_length(lengths, self.config.decoding.batch_tokens):
         source = padded([sources[place] for place in places], rows, length)
         limits, numbers = np.zeros((2, rows), np.int32)
         limits[: len(places)] = [lengths[place] + self.search_config.max_extra for place in places]
@@ -173,7 +170,8 @@ class Translator:
       ([], []) if not source and len(target) <= 1 else (source or [EOS], target or [EOS])
       for source, target in zip(sources, targets, strict=True)
     ]
-    for length, rows, places in self._batches([max(len(source), len(target)) for source, target in ids]):
+    lengths = [max(len(source), len(target)) for source, target in ids]
+    for length, rows, places in batches_by_length(lengths, self.config.decoding.batch_tokens):
       source_ids, target_ids = ([ids[place][side] for place in places] for side in (0, 1))
       batch = self.pair_batch(source_ids, target_ids, length, length, rows)
       log_probabilities = jax.device_get(self._score(self.params, batch))  # [rows, length]
@@ -196,24 +194,7 @@ class Translator:
     positions = [np.broadcast_to(np.arange(n, dtype=np.int32), (rows, n)) for n in (source_length, target_length)]
     return Batch(source, positions[0], source_segments, inputs, target, positions[1], target_segments)
 
-  # --------------------------------------------------------------------------------------------------- shapes, programs
-
-  def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
-    """Groups sentences into batches: (padded length, rows, places of the sentences in the list). Length 0 is left out.
-
-    A padded length has at most three numbers of rows (16, a quarter of the full batch, and the full batch), so that a
-    few lines do not cost as much as thousands.
-    """
-    groups: dict[int, list[int]] = {}
-    for place in sorted(range(len(lengths)), key=lambda place: lengths[place]):  # by length, then as they came
-      if lengths[place]:
-        groups.setdefault(padded_length(lengths[place]), []).append(place)
-    for length, places in groups.items():
-      full = max(self.config.decoding.batch_tokens // length // FEWEST_ROWS, 1) * FEWEST_ROWS
-      quarter = math.ceil(full / 4 / FEWEST_ROWS) * FEWEST_ROWS
-      rows = next((rows for rows in (FEWEST_ROWS, quarter) if len(places) <= rows <= full), full)
-      for start in range(0, len(places), rows):
-        yield length, rows, places[start : start + rows]
+  # ----------------------------------------------------------------------------------------------------------- programs
 
   def _note_compilation(self, description: str) -> None:
     """Called while a function is traced, which happens once for every program that is compiled."""
@@ -286,24 +267,6 @@ def encode(
       logging.warning("%s %d has %d pieces and is cut to the first %d", name, number, len(ids), max_length - 1)
     encoded.append([*ids[: max_length - 1], EOS])
   return encoded
-
-
-def padded_length(length: int) -> int:
-  """The length that a sentence is padded to: a power of two, at least 16."""
-  return max(16, 1 << (length - 1).bit_length())
-
-
-def padded(sentences: Sequence[Sequence[int]], rows: int, length: int) -> Int[np.ndarray, "rows length"]:
-  """Sentences as the first rows of an array that is filled up with PAD."""
-  array = np.full((rows, length), PAD, np.int32)
-  for row, ids in enumerate(sentences):
-    array[row, : len(ids)] = ids
-  return array
-
-
-def positions_of(ids: Int[Array, "rows length"]) -> Int[Array, "rows length"]:
-  """0, 1, 2, … in every row."""
-  return jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
 
 
 def one_line(text: str) -> str:

@@ -36,7 +36,7 @@ def scaled_dot_product_attention(
   Args:
     bias: is added to the scaled scores.
     scale: of the scores; None: 1 / sqrt(d_k).
-    dropout_rate: the probability that a weight is set to 0, with a key; the weights returned are those before.
+    dropout_rate: the probability that a weight is set to 0, with a key; the weights returned are those that were used.
   """
   if (groups := query.shape[2] // key.shape[2]) > 1:
     key, value = (jnp.repeat(x, groups, axis=2) for x in (key, value))
@@ -45,8 +45,9 @@ def scaled_dot_product_attention(
   if bias is not None:
     scores = scores + bias
   weights = jax.nn.softmax(hide(scores, mask))
-  kept = weights if dropout_key is None else dropout(dropout_key, weights, dropout_rate)
-  return jnp.einsum("bhqk,bkhd->bqhd", kept.astype(value.dtype), value), weights
+  if dropout_key is not None:
+    weights = dropout(dropout_key, weights, dropout_rate)
+  return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value), weights
 
 
 def attend(
@@ -144,7 +145,7 @@ class MultiHeadAttention(nn.Module):
       train: whether attention weights are dropped.
     """
     query, (key, value) = self._queries(x, positions), self.project_memory(memory, positions)
-    if self.config.kernel == "chunked":
+    if self.config.kernel == "chunked" and not self._seen:
       heads = chunked_attention(query, key, value, visibility, bias, self._scale)
       return self.output_projection(heads)
     places = jnp.arange(query.shape[1]), jnp.arange(key.shape[1])
@@ -210,6 +211,11 @@ class MultiHeadAttention(nn.Module):
     return rotate(x, positions, rotary_frequencies(config.d_k, config.rotary_scaling, config.rotary_factor))
 
   @property
+  def _seen(self) -> bool:
+    """Whether somebody wants to see the weights."""
+    return self.is_mutable_collection("intermediates") and not self.is_initializing()
+
+  @property
   def _scale(self) -> float | None:
     scales = {"d_k": None, "d_model": self.config.d_model**-0.5, "none": 1.0, "learned": 1.0}
     return scales[self.config.attention_scale]
@@ -233,14 +239,13 @@ class MultiHeadAttention(nn.Module):
       added = jnp.einsum("bqhd,qkd->bhqk", query, self.distance_keys.astype(query.dtype)[rows])
       added = added.astype(jnp.float32) * (config.d_k**-0.5 if self._scale is None else self._scale)
     dropped = train and config.attention_dropout
-    seen = self.is_mutable_collection("intermediates") and not self.is_initializing()
-    if not (shaw or dropped or seen):
+    if not (shaw or dropped or self._seen):
       return attend(query, key, value, mask, added, self._scale, config.kernel)
     key_of_dropout = self.make_rng("dropout") if dropped else None
     heads, weights = scaled_dot_product_attention(
       query, key, value, mask, added, self._scale, config.attention_dropout, key_of_dropout
     )
-    if seen:
+    if self._seen:
       self.sow("intermediates", "weights", weights)
     if shaw:
       heads = heads + jnp.einsum(

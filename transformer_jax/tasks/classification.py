@@ -19,6 +19,7 @@ from transformer_jax.data.prepared import PreparedData
 from transformer_jax.data.prepared import prepare_data as prepare_pairs
 from transformer_jax.data.vocabulary import Vocabularies
 from transformer_jax.decoding.labeller import Labeller as Reader
+from transformer_jax.errors import UserError
 from transformer_jax.tasks import Tested
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.rundir import write_text_atomically
@@ -33,6 +34,11 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_mul
     labels = count_pieces((pair.target for corpus in corpora for pair in corpus), "words", config.vocabulary.size)
     vocabularies = Vocabularies(vocabularies.source, labels)
   data = prepare_pairs(config, vocabularies, rows_multiple)
+  for name, encoded in (("data.train", data.train), ("data.valid", data.valid)):
+    if encoded is not None and encoded.target_lengths.max() > 2:  # the label and the end of sentence
+      raise UserError(
+        f'{name}: with task "classify" every target is one word, its label; name the corpus labelled:FILE'
+      )
   first = config.model.pooling == "first"
   return dataclasses.replace(
     data, train_plan=label_plan(data.train_plan, first), valid_plan=label_plan(data.valid_plan, first)

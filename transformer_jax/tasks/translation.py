@@ -13,9 +13,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from transformer_jax.analysis.figures import attention_figure
-from transformer_jax.data.prepared import PreparedData, TestSet, prepare_data
+from transformer_jax.data.prepared import PreparedData, TestSet
+from transformer_jax.data.prepared import prepare_data as prepare_pairs
+from transformer_jax.data.vocabulary import Vocabularies
 from transformer_jax.decoding.translator import Translator as Reader
-from transformer_jax.scoring import score_translations
+from transformer_jax.scoring import bleu_metric, score_translations
 from transformer_jax.tasks import Tested
 from transformer_jax.training.progress import Progress, samples_table
 from transformer_jax.training.rundir import write_text_atomically
@@ -23,6 +25,12 @@ from transformer_jax.training.rundir import write_text_atomically
 __all__ = ["Reader", "command", "lines_of", "prepare_data", "show_validation", "test"]
 
 SAMPLES = 10
+
+
+def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_multiple: int) -> PreparedData:
+  """Reads the pairs; raises UserError for a scoring tokenizer that is missing, which is better missed now than at the end."""
+  bleu_metric(config.evaluation)
+  return prepare_pairs(config, vocabularies, rows_multiple)
 
 
 def show_validation(progress: Progress, reader: Reader, data: PreparedData, config: ConfigDict) -> dict[str, float]:

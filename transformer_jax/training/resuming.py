@@ -41,7 +41,15 @@ class Place:
 
 # A change in one of these makes another model or reads other ids: the checkpoints do not fit.
 FIXED_SECTIONS = ("model", "vocabulary")
-FIXED_FIELDS = ("seed", "init_from")
+FIXED_FIELDS = ("seed", "init_from", "task")
+# Of these sections, what is only felt in training, or changes nothing but the way of computing.
+FREE_MODEL_FIELDS = (
+  "model.dropout",
+  "model.attention_dropout",
+  "model.ffn_dropout",
+  "model.layer_drop",
+  "model.kernel",
+)
 # These change nothing that was trained.
 FREE_FIELDS = ("data.cache", "data.folder", "training.compilation_cache")
 
@@ -67,7 +75,7 @@ def check_start(config: ConfigDict, workdir: Path) -> tuple[Start, list[str]]:
   for name, value in fields(config):
     if value == saved[name] or name in FREE_FIELDS:
       continue
-    if (name.split(".")[0] in FIXED_SECTIONS and name != "model.dropout") or name in FIXED_FIELDS:
+    if (name.split(".")[0] in FIXED_SECTIONS and name not in FREE_MODEL_FIELDS) or name in FIXED_FIELDS:
       raise UserError(
         f"{name} is {value!r}, but {workdir} was started with {saved[name]!r}: give back the old value or use another --workdir"
       )
