@@ -28,6 +28,30 @@ IMPOSSIBLE = [
   ({"local_window_in": ("encoders",)}, "encoders"),
   ({"positions": "sinus"}, "sinusoidal"),
 ]
+CLASSIFY = {"task": "classify", "batch.packing": False, "vocabulary.shared": False, "vocabulary.target_kind": "words"}
+LM = {"task": "lm", "batch.row_length": 64}
+MLM = {"task": "mlm", "data.test": ()}
+IMPOSSIBLE_TASKS = [
+  ({**CLASSIFY, "batch.packing": True}, "batch.packing"),
+  ({**CLASSIFY, "vocabulary.shared": True}, "vocabulary.shared"),
+  ({**CLASSIFY, "vocabulary.target_kind": ""}, "vocabulary.target_kind"),
+  ({**CLASSIFY, "model.kind": "lstm"}, "model.kind"),
+  ({**CLASSIFY, "model.positions": "learned", "model.max_positions": 256, "model.pooling": "first"}, "data.max_length"),
+  ({**LM, "data.weights": (1.0,)}, "data.weights"),
+  ({**LM, "batch.row_length": 0}, "batch.row_length"),
+  ({**LM, "batch.row_length": 100_000}, "batch.tokens"),
+  ({**LM, "vocabulary.shared": False}, "vocabulary.shared"),
+  ({**LM, "model.causal_mask": False}, "model.causal_mask"),
+  ({**LM, "model.positions": "learned", "model.max_positions": 63}, "than the 64 positions that batch.row_length"),
+  ({**MLM, "data.test": ("reverse",)}, "data.test"),
+  ({**MLM, "vocabulary.shared": False}, "vocabulary.shared"),
+]
+POSSIBLE_TASKS = [
+  CLASSIFY,
+  {**CLASSIFY, "model.positions": "learned", "model.max_positions": 256},
+  {**LM, "model.positions": "learned", "model.max_positions": 64},
+  MLM,
+]
 POSSIBLE = [
   {"d_model": 500, "d_k": 64, "d_v": 64},
   {"tie_projections": "qk", "d_v": 32},
@@ -54,3 +78,22 @@ def test_impossible(changes, words):
 @pytest.mark.parametrize("changes", POSSIBLE, ids=str)
 def test_possible(changes):
   check(config_with(changes))
+
+
+def config_of_task(changes):
+  config = default_config()
+  with config.ignore_type():
+    config.update_from_flattened_dict({"data.train": ("reverse",), "data.valid": "reverse", **changes})
+  return config
+
+
+@pytest.mark.parametrize(("changes", "words"), IMPOSSIBLE_TASKS, ids=str)
+def test_impossible_in_a_task(changes, words):
+  with pytest.raises(UserError) as error:
+    check(config_of_task(changes))
+  assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("changes", POSSIBLE_TASKS, ids=str)
+def test_possible_in_a_task(changes):
+  check(config_of_task(changes))

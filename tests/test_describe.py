@@ -8,8 +8,9 @@ import pytest
 from transformer_jax import describe as sizes_of
 from transformer_jax.checks import parse_arguments
 from transformer_jax.config import default_config
-from transformer_jax.describe import describe, forward_work, shape_batch
+from transformer_jax.describe import describe, forward_work, pieces_of_step, shape_batch
 from transformer_jax.errors import UserError
+from transformer_jax.model.build import build_model
 from transformer_jax.model.config import model_config
 from transformer_jax.model.transformer import Transformer
 
@@ -106,6 +107,22 @@ def test_the_work_is_what_xla_counts(changes):
   work = forward_work(sizes, source, target)
   counted = program.cost_analysis()["flops"]
   assert counted == pytest.approx(work.source * source + work.target * target, rel=0.03)
+
+
+@pytest.mark.parametrize("task", ["lm", "classify", "mlm"])
+def test_the_work_of_one_side_is_what_xla_counts(task):
+  """A decoder alone has no attention to a memory, an encoder alone no output layer but the label's or the masks'."""
+  config = default_config()
+  config.task = task
+  config.model.update({"num_layers": 2, "d_model": 256, "d_ff": 1024, "num_heads": 4})
+  model = build_model(config, 500, 500 if task != "classify" else 8)
+  batch = shape_batch(1, 40, 1 if task == "classify" else 40)
+  params = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch)["params"], batch)
+  program = jax.jit(lambda params, batch: model.apply({"params": params}, batch)).lower(params, batch)
+  config.batch.tokens = config.batch.row_length = 40
+  source, target = pieces_of_step(config, 40)
+  work = forward_work(model.config, 40, 40, task)
+  assert program.cost_analysis()["flops"] == pytest.approx(work.source * source + work.target * target, rel=0.03)
 
 
 def test_nothing_is_allocated(monkeypatch):

@@ -28,8 +28,10 @@ from transformer_jax.training.step import TrainState, initial_state
 class Work(NamedTuple):
   """Floating-point operations of the matrix products (2 per multiply and add), per token of a side, forward pass."""
 
-  source: float  # per source piece: encoder, and the keys and values that the decoder takes from the memory
-  target: float  # per target piece: decoder and output layer
+  source: (
+    float  # per source piece: encoder, the keys and values that the decoder takes from the memory, recovery of masks
+  )
+  target: float  # per target piece (a label is one): decoder and output layer
 
 
 def shape_batch(rows: int, source_length: int, target_length: int) -> Batch:
@@ -72,17 +74,33 @@ def parts(params: PyTree) -> dict[str, int]:
   )
 
 
-def forward_work(config: ModelConfig, source_length: float | int, target_length: float | int) -> Work:
-  """Counts the matrix products of one sentence pair from the sizes; the lengths matter for attention alone.
+def forward_work(
+  config: ModelConfig, source_length: float | int, target_length: float | int, task: str = "translate"
+) -> Work:
+  """Counts the matrix products of one pair (of one text, where there is one side) from the sizes.
 
-  A local window counts as the work that it leaves, which the "chunked" kernel does (in whole chunks), and "xla" does not.
-  Shaw's two products with the distances are left out, and the element by element work of additive attention.
+  The lengths matter for attention alone. A local window counts as the work that it leaves, which the "chunked" kernel does (in
+  whole chunks), and "xla" does not. Shaw's two products with the distances are left out, and the element by element work of
+  additive attention.
   """
   if config.kind == "transformer":
     work = transformer_work(config, source_length, target_length)
   else:
     work = recurrent_work(config, source_length)
+  if task == "mlm":  # every place goes through a layer of its own before the embedding as output layer
+    return work._replace(source=work.source + 2 * config.d_model**2 + 2 * config.d_model * config.source_vocabulary)
   return work._replace(target=work.target + 2 * config.d_model * config.target_vocabulary)
+
+
+def pieces_of_step(config: ConfigDict, sentence_length: float | int) -> tuple[float | int, float | int]:
+  """How many source and target pieces a full batch of a task has."""
+  tokens = config.batch.tokens
+  return {
+    "translate": (tokens, tokens),
+    "lm": (0, tokens),
+    "classify": (tokens, tokens / sentence_length),
+    "mlm": (tokens, 0),
+  }[config.task]
 
 
 def transformer_work(config: ModelConfig, source_length: float | int, target_length: float | int) -> Work:
@@ -104,11 +122,11 @@ def transformer_work(config: ModelConfig, source_length: float | int, target_len
 
   encoder_layer = projections + attention(source_length, "encoder") + feed_forward
   decoder_layer = projections + attention(target_length, "decoder") + feed_forward
-  decoder_layer += projections - memory_projections + attention(source_length)
-  return Work(
-    source=config.num_encoder_layers * encoder_layer + config.num_decoder_layers * memory_projections,
-    target=config.num_decoder_layers * decoder_layer,
-  )
+  source, target = config.num_encoder_layers * encoder_layer, config.num_decoder_layers * decoder_layer
+  if config.num_encoder_layers and config.num_decoder_layers:  # cross-attention
+    source += config.num_decoder_layers * memory_projections
+    target += config.num_decoder_layers * (projections - memory_projections + attention(source_length))
+  return Work(source, target)
 
 
 def recurrent_work(config: ModelConfig, source_length: float | int) -> Work:
@@ -134,25 +152,28 @@ def recurrent_work(config: ModelConfig, source_length: float | int) -> Work:
 
 
 def describe(config: ConfigDict, sentence_length: int = 30) -> dict:
-  """Returns the sizes of the model of a configuration, for sentences of so many pieces on both sides.
+  """Returns the sizes of the model of a configuration, for sentences of so many pieces on both sides (task lm: full windows).
 
   Keys: `parts` (name → parameters), `parameters`, `without_embeddings`, `work` (forward, per source and target piece),
-  `step_flops` (forward and backward of a full batch), `parameter_bytes`, `optimizer_bytes`.
+  `step_pieces` (of source and target in a full batch), `step_flops` (its forward and backward), `length`, `parameter_bytes`,
+  `optimizer_bytes`.
   """
   vocabulary = config.vocabulary
   model = build_model(config, vocabulary.size, vocabulary.target_size or vocabulary.size)
   state = abstract_state(config, model)
   by_part = parts(state.params)
-  work = forward_work(model.config, sentence_length, sentence_length)
+  length = config.batch.row_length if config.task == "lm" else sentence_length
+  work = forward_work(model.config, length, length, config.task)
+  source, target = pieces_of_step(config, length)
   embeddings = sum(by_part.get(name, 0) for name in ("source_embedding", "target_embedding", "output_layer"))
   return {
     "parts": by_part,
     "parameters": count(state.params),
     "without_embeddings": count(state.params) - embeddings,
     "work": work,
-    "step_flops": 3
-    * config.batch.tokens
-    * (work.source + work.target),  # the backward pass costs twice the forward pass
+    "length": length,
+    "step_pieces": (source, target),
+    "step_flops": 3 * (source * work.source + target * work.target),  # the backward pass costs twice the forward pass
     "parameter_bytes": memory(state.params),
     "optimizer_bytes": memory(state.optimizer),
   }
@@ -175,14 +196,13 @@ def main(arguments: list[str]) -> None:
   table.add_row("all", f"{sizes['parameters']:,}", "")
   table.add_row("without embeddings", f"{sizes['without_embeddings']:,}", "")
   console.print(table)
-  work, tokens = sizes["work"], config.batch.tokens
+  work, sides = sizes["work"], [f"{round(pieces):,}" for pieces in sizes["step_pieces"] if pieces]
   console.print(f"vocabulary: {config.vocabulary.size:,} pieces (what the configuration asks for)")
+  per_piece = [f"a {side} piece: {value / 1e6:,.2f} MFLOP" for side, value in work._asdict().items() if value]
+  console.print(f"forward work {', '.join(per_piece)}")
   console.print(
-    f"forward work a source piece: {work.source / 1e6:,.2f} MFLOP, a target piece: {work.target / 1e6:,.2f} MFLOP"
-  )
-  console.print(
-    f"work of a full step ({tokens:,} + {tokens:,} pieces, sentences of 30, forward and backward): "
-    f"{sizes['step_flops'] / 1e12:,.3f} TFLOP"
+    f"work of a full step ({' + '.join(sides)} pieces, rows of {sizes['length']}, forward and backward): "
+    + (f"{flops / 1e12:,.3f} TFLOP" if (flops := sizes["step_flops"]) > 1e11 else f"{flops / 1e9:,.3f} GFLOP")
   )
   mib = 1 << 20
   console.print(

@@ -39,29 +39,44 @@ def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int 
 def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   """Says what is trained on and shows the first pairs as the model sees them."""
   sizes = dict.fromkeys(f"{vocabulary.size:,}" for vocabulary in data.vocabularies)
-  shapes = ", ".join(f"{rows} rows of {source} + {target}" for rows, source, target in data.train_plan.shapes)
   first_epoch = data.train_plan.epoch(0)
+  batch = first_epoch[0]
+  sides = [
+    side for side, segments in (("source", batch.source_segments), ("target", batch.target_segments)) if segments.any()
+  ]
+  shapes = [{"source": source, "target": target} for _, source, target in data.train_plan.shapes]
+  lengths = [" + ".join(str(shape[side]) for side in sides) for shape in shapes]
+  rows = [shape.rows for shape in data.train_plan.shapes]
   padding = first_epoch.padding()
   facts: dict[str, str | list[str]] = {
     "data" if data.train is None else "pairs": data.summary,
     "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
-    "batches": f"{shapes} pieces; padding {padding['source']:.1%} of the source, {padding['target']:.1%} of the target",
+    "batches": ", ".join(f"{number} rows of {length}" for number, length in zip(rows, lengths, strict=True))
+    + f" pieces; padding {', '.join(f'{padding[side]:.1%} of the {side}' for side in sides)}",
   }
   facts["first batch"] = [
-    line
-    for pair in itertools.islice(first_pairs(first_epoch[0], data.vocabularies), 3)
-    for line in (pair[0], f"→ {pair[1]}")
+    line for lines in itertools.islice(first_pieces(batch, data.vocabularies), 3) for line in lines
   ]
   console.print(facts_table(facts))
 
 
-def first_pairs(batch: Batch, vocabularies: Vocabularies) -> Iterator[tuple[str, str]]:
-  """Yields the pairs of a batch as pieces, separated by spaces."""
-  for row in range(batch.source.shape[0]):
-    for segment in range(1, int(batch.source_segments[row].max()) + 1):
-      source = batch.source[row][batch.source_segments[row] == segment]
-      target = batch.target_outputs[row][batch.target_segments[row] == segment]
-      yield " ".join(vocabularies.source.pieces(source.tolist())), " ".join(vocabularies.target.pieces(target.tolist()))
+def first_pieces(batch: Batch, vocabularies: Vocabularies) -> Iterator[list[str]]:
+  """Yields what stands together in a batch as pieces, separated by spaces: source and target, or the side there is.
+
+  Pieces that are spaces or line breaks are shown as ␣ and ⏎.
+  """
+  sides = (
+    (batch.source, batch.source_segments, vocabularies.source),
+    (batch.target_outputs, batch.target_segments, vocabularies.target),
+  )
+  shown = {" ": "␣", "\n": "⏎"}
+  for row in range(len(batch.source)):
+    for segment in range(1, int(max(segments[row].max() for _, segments, _ in sides)) + 1):
+      source, target = (
+        " ".join(shown.get(piece, piece) for piece in vocabulary.pieces(ids[row][segments[row] == segment].tolist()))
+        for ids, segments, vocabulary in sides
+      )
+      yield [source, f"→ {target}"] if source and target else [source or target]
 
 
 def show_model(console: Console, params: PyTree, batches: int, done: int, steps: int, seconds_per_step: float) -> None:

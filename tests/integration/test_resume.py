@@ -115,6 +115,7 @@ def test_changes_are_printed_and_another_machine_is_warned_about(finished, copy,
     ({"model__norm": "pre"}, "model.norm is 'pre', but .* was started with 'post'"),
     ({"vocabulary__size": 99}, "vocabulary.size is 99, but .* was started with 100"),
     ({"seed": 1}, "seed is 1, but .* was started with 0"),
+    ({"task": "mlm", "data__test": ()}, "task is 'mlm', but .* was started with 'translate'"),
     ({"init_from": "elsewhere"}, "init_from is 'elsewhere', but .* was started with ''"),
   ],
 )

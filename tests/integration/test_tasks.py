@@ -103,8 +103,21 @@ def test_a_classifier(tmp_path, pooling, monkeypatch):
   (tmp_path / "in.txt").write_text("".join(line.partition(" ")[2] + "\n" for line in lines))
   classify([f"--workdir={tmp_path / 'run'}", f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}"])
   assert (tmp_path / "out.txt").read_text() == (tmp_path / "run" / "labels" / "test.txt").read_text()
+  (tmp_path / "in.txt").write_text("a fine film\n\n  \na sad film\n")
+  classify([f"--workdir={tmp_path / 'run'}", f"--input={tmp_path / 'in.txt'}", f"--output={tmp_path / 'out.txt'}"])
+  assert (tmp_path / "out.txt").read_text() == "good\n\n\nbad\n"  # what is blank has no label
   metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   assert [line["accuracy"] for line in metrics if line["split"] == "valid"][-1] == 100.0
+
+
+def test_a_label_is_one_word(tmp_path):
+  """A corpus of pairs is no corpus of labels; no run directory is left."""
+  config = labelled(tmp_path)
+  (tmp_path / "pairs.tsv").write_text("a film\tein Film\n")
+  config.data.valid = "tsv:pairs.tsv"
+  with pytest.raises(UserError, match=r"^data.valid: .*one word"):
+    train(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
 
 
 def test_a_classifier_starts_from_a_masked_language_model(tmp_path):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from helpers.compiling import RIGHT
 
-from transformer_jax.model.attention import scaled_dot_product_attention
+from transformer_jax.config import default_config
+from transformer_jax.model.attention import MultiHeadAttention, scaled_dot_product_attention
 from transformer_jax.model.chunked import chunked_attention
+from transformer_jax.model.config import model_config
 from transformer_jax.model.positions import alibi, t5_bias
 from transformer_jax.model.visibility import Visibility
 
@@ -105,3 +107,17 @@ def test_a_row_without_a_visible_key_stays_finite():
 
   value, gradient = jax.jit(jax.value_and_grad(loss), compiler_options=RIGHT)(query)
   assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+def test_weights_can_be_seen():
+  """Where a figure of the weights is drawn, the chunks give way to attention at once; what comes out is the same."""
+  config = default_config().model
+  config.update({"d_model": 16, "num_heads": 2, "kernel": "chunked"})
+  module = MultiHeadAttention(model_config(config, 8, 8), self_attention=True)
+  x = jax.random.normal(jax.random.key(0), (1, 19, 16))
+  visibility = Visibility(None, None, causal=True)
+  params = module.init(jax.random.key(1), x, x, visibility)
+  result, seen = module.apply(params, x, x, visibility, mutable="intermediates")
+  (weights,) = seen["intermediates"]["weights"]
+  assert weights.shape == (1, 2, 19, 19)
+  np.testing.assert_allclose(result, module.apply(params, x, x, visibility), atol=1e-5)

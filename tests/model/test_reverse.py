@@ -1,6 +1,7 @@
 """Every variant learns to reverse strings (slow); without positions, nothing can. The figures are in docs/results/variants.csv."""
 
 import csv
+import os
 from pathlib import Path
 
 import jax
@@ -49,11 +50,15 @@ def exact_match(workdir, **model):
 
 
 @pytest.fixture(autouse=True)
-def one_device(monkeypatch):
+def as_users_run_it(monkeypatch):
+  """One device, and XLA optimises (tests/conftest.py says why it does not elsewhere)."""
   from transformer_jax.training import step
 
   data_mesh = step.data_mesh
   monkeypatch.setattr(step, "data_mesh", lambda: data_mesh(jax.devices()[:1]))
+  jax.config.update("jax_disable_most_optimizations", False)
+  yield
+  jax.config.update("jax_disable_most_optimizations", os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1")
 
 
 @pytest.mark.slow
