@@ -1,6 +1,7 @@
 """A character language model on Tiny Shakespeare in nanoGPT's setting for a CPU.
 
-Reference: nanoGPT reports a validation loss of 1.88 (4 layers, 4 heads, 128 wide, context 64, batch 12, 2,000 steps).
+Expected: a validation loss of 1.776 nats a character, the mean of 3 seeds (docs/results/tinyshakespeare). nanoGPT reports 1.88 in
+this setting: 4 layers, 4 heads, 128 wide, context 64, batch 12, 2,000 steps. Hardware and time: one CPU core, 6 to 10 minutes.
 
   python -m transformer_jax.main --config=configs/tinyshakespeare.py --workdir=runs/shakespeare \
       --config.data.folder=FOLDER
