@@ -2,6 +2,9 @@
 
   python -m transformer_jax.main --config=configs/sst2.py --workdir=runs/sst2 --config.data.folder=FOLDER
 
+So far: test accuracy 79.9 % with seed 0 and 74.4 % with seed 1, less than naive Bayes (81.8 %). Seeds are too far apart, and the
+settings are not good enough yet.
+
 FOLDER holds stsa.binary.train, .dev and .test (6,920 / 872 / 1,821 lines "label text", of the Stanford Sentiment Treebank).
 """
 
@@ -11,7 +14,7 @@ from transformer_jax.config import default_config
 
 
 def get_config() -> ConfigDict:
-  """A small encoder that stops early. The settings are a first guess: nothing was chosen on dev yet, and no test scored."""
+  """A small encoder that stops early. Positions and window were chosen on dev among nine settings."""
   config = default_config()
   config.task = "classify"
   config.data.train = ("labelled:stsa.binary.train",)
@@ -29,6 +32,8 @@ def get_config() -> ConfigDict:
   config.model.num_heads = 4
   config.model.dropout = 0.3
   config.model.norm = "pre"
+  config.model.positions = "t5"
+  config.model.local_window_size = 2  # a word and its neighbours; the mean over the text does the rest
   config.batch.packing = False
   config.batch.tokens = 2_048
   config.optimizer.name = "adamw"

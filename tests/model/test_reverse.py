@@ -19,7 +19,7 @@ VARIANTS = {
   "learned positions": {"positions": "learned"},
   "learned positions in every layer": {"positions": "learned", "positions_in": "every"},
   "shaw positions": {"positions": "shaw"},
-  "t5 positions": {"positions": "t5"},
+  "t5 positions": {"positions": "t5", "t5_buckets": 64},  # with 32, distances from 8 on share buckets
   "rotary positions": {"positions": "rotary"},
   "alibi positions": {"positions": "alibi"},
   "post-norm": {"norm": "post"},
@@ -40,12 +40,17 @@ VARIANTS = {
 }
 
 
-STEPS = {
-  "shaw positions": 1_000,
-  "t5 positions": 1_000,
-  "alibi positions": 1_000,
-  "no norm": 1_000,
-}  # 98.0 to 99.6 % after 500
+# These are at 98.0 to 99.8 % after the 500 steps of the configuration, and some still below 100 after 1,000.
+SLOWER = {
+  "shaw positions",
+  "t5 positions",
+  "alibi positions",
+  "no norm",
+  "one head",
+  "grouped queries",
+  "one key head",
+  "local window of 3",
+}
 
 
 def exact_match(workdir, steps=500, **model):
@@ -74,7 +79,7 @@ def as_users_run_it(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_learns_to_reverse(variant, tmp_path):
   """And the result is kept."""
-  steps = STEPS.get(variant, 500)
+  steps = 2_000 if variant in SLOWER else 500
   result = exact_match(tmp_path, steps, **VARIANTS[variant])
   kept = {}
   if RESULTS.exists():
