@@ -1,8 +1,8 @@
 """English to German on the interface texts of Home Assistant: a translator in a few minutes on a laptop.
 
 Expected: 30.23 BLEU and 55.47 chrF on the 1,000 test sentences (docs/results/quickstart).
-Hardware and time: 8 min 1 s on 2 idle CPU cores, all from the download to the translations; 6 min 41 s of them for the 2,500
-updates. On a busy machine 13 min 43 s.
+Hardware and time: 13 min 43 s on 2 CPU cores, all from the download to the translations, when the result above was made; 8 min 1 s
+at a quicker hour of the same shared machine, with other dropout masks (29.88 BLEU).
 
   python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
 

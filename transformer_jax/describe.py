@@ -199,9 +199,10 @@ def main(arguments: list[str]) -> None:
   work, sides = sizes["work"], [f"{round(pieces):,}" for pieces in sizes["step_pieces"] if pieces]
   console.print(f"vocabulary: {config.vocabulary.size:,} pieces (what the configuration asks for)")
   per_piece = [f"a {side} piece: {value / 1e6:,.2f} MFLOP" for side, value in work._asdict().items() if value]
+  rows = "windows" if config.task == "lm" else "sentences"
   console.print(f"forward work {', '.join(per_piece)}")
   console.print(
-    f"work of a full step ({' + '.join(sides)} pieces, rows of {sizes['length']}, forward and backward): "
+    f"work of a full step ({' + '.join(sides)} pieces, {rows} of {sizes['length']}, forward and backward): "
     + (f"{flops / 1e12:,.3f} TFLOP" if (flops := sizes["step_flops"]) > 1e11 else f"{flops / 1e9:,.3f} GFLOP")
   )
   mib = 1 << 20

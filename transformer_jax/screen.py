@@ -44,15 +44,15 @@ def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   sides = [
     side for side, segments in (("source", batch.source_segments), ("target", batch.target_segments)) if segments.any()
   ]
-  shapes = [{"source": source, "target": target} for _, source, target in data.train_plan.shapes]
-  lengths = [" + ".join(str(shape[side]) for side in sides) for shape in shapes]
-  rows = [shape.rows for shape in data.train_plan.shapes]
+  shapes = ", ".join(
+    f"{shape.rows} rows of {' + '.join(str(getattr(shape, side)) for side in sides)}"
+    for shape in data.train_plan.shapes
+  )
   padding = first_epoch.padding()
   facts: dict[str, str | list[str]] = {
     "data" if data.train is None else "pairs": data.summary,
     "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
-    "batches": ", ".join(f"{number} rows of {length}" for number, length in zip(rows, lengths, strict=True))
-    + f" pieces; padding {', '.join(f'{padding[side]:.1%} of the {side}' for side in sides)}",
+    "batches": f"{shapes} pieces; padding {', '.join(f'{padding[side]:.1%} of the {side}' for side in sides)}",
   }
   facts["first batch"] = [
     line for lines in itertools.islice(first_pieces(batch, data.vocabularies), 3) for line in lines
