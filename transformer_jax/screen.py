@@ -45,7 +45,7 @@ def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
     side for side, segments in (("source", batch.source_segments), ("target", batch.target_segments)) if segments.any()
   ]
   shapes = ", ".join(
-    f"{shape.rows} rows of {' + '.join(str(getattr(shape, side)) for side in sides)}"
+    f"{shape.rows} rows of {' + '.join(str(getattr(shape, f'{side}_length')) for side in sides)}"
     for shape in data.train_plan.shapes
   )
   padding = first_epoch.padding()
