@@ -13,7 +13,7 @@ from typing import NoReturn
 from absl import flags, logging
 
 from transformer_jax.allocator import keep_freed_memory
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 from transformer_jax.training.rundir import write_bytes_atomically
 
 # Flags of the commands that search, and the fields of the configuration that they replace.
@@ -34,7 +34,7 @@ def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] |
   """Runs a command with the arguments of the command line and ends the process.
 
   Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after
-  Ctrl-C; 141 where nobody reads the output any more (`... | head`).
+  Ctrl-C; 128 + the signal's number after a checkpoint that a signal asked for (`Stopped`); 141 where nobody reads the output any more (`... | head`).
   """
   keep_freed_memory()
   flags.FLAGS.mark_as_parsed()  # the commands have flags of their own; absl's logging waits for these to be read
@@ -46,6 +46,9 @@ def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] |
   except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
+  except Stopped as stopped:
+    print(stopped, file=sys.stderr)
+    sys.exit(128 + stopped.signal)
   except KeyboardInterrupt:
     sys.exit(130)
   except BrokenPipeError:

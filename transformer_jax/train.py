@@ -20,7 +20,7 @@ from transformer_jax.checks import load_saved_config
 from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch, Plan
 from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 from transformer_jax.model.build import build_model
 from transformer_jax.results import finish_run
 from transformer_jax.screen import show_data, show_model, show_results, show_start
@@ -29,6 +29,7 @@ from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
 from transformer_jax.training.feed import batches, empty_batch
 from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from transformer_jax.training.preemption import Preemption
 from transformer_jax.training.progress import Metrics, Progress, new_console
 from transformer_jax.training.recorder import Recorder, perplexity
 from transformer_jax.training.resuming import Place, Start, check_start, environment, warn_about_environment
@@ -111,7 +112,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     # Loop.
     reader = task.Reader(model, state.params, data.vocabularies, config)
     metrics = Metrics(workdir, newest)
-    with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics):
+    with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics), Preemption() as stop:
       recorder = Recorder(config.training, metrics, progress, place)
       for epoch, batch_number, batch in batches(data.train_plan, mesh, place.epoch, place.batch):
         if place.step == config.training.steps or out_of_patience(config, place):
@@ -129,9 +130,14 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
           metrics.write(place.step, "valid", valid)
         if figure is not None or is_checkpoint_step(config, place):
           recorder.flush()
-          metadata = {"place": dataclasses.asdict(place), "environment": environment()}
-          checkpoints.save(place.step, state, metadata, figure)
+          checkpoints.save(place.step, state, metadata_of(place), figure)
           recorder.restart_clock()
+        if signal := stop.asked(place.step):
+          recorder.flush()
+          if figure is None and not is_checkpoint_step(config, place):
+            checkpoints.save(place.step, state, metadata_of(place), extra=True)
+          checkpoints.wait()
+          raise Stopped(signal, place.step)
 
     # The end: the mean of the last checkpoints, its validation loss, its test translations.
     params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
@@ -240,6 +246,11 @@ def compile_shapes(
   return sum(seconds) / len(seconds)
 
 
+def metadata_of(place: Place) -> dict[str, Any]:
+  """What a checkpoint says beside its arrays."""
+  return {"place": dataclasses.asdict(place), "environment": environment()}
+
+
 def is_validation_step(config: ConfigDict, place: Place) -> bool:
   """Whether the update just made is followed by a validation: every so many, at an epoch's end, and at the last."""
   every = config.training.evaluate_every
@@ -271,7 +282,7 @@ def final_params(
 
   They are the mean of the last `training.average` checkpoints; with early stopping and no averaging, the best one.
   """
-  steps = checkpoints.steps()[-config.training.average :]
+  steps = checkpoints.regular_steps()[-config.training.average :]
   if config.training.average == 1 and config.training.patience and (best := checkpoints.best()) is not None:
     steps = [best]
   like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)

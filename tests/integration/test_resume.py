@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 
 import jax
 import numpy as np
@@ -28,8 +29,8 @@ from transformer_jax.training.rundir import RunLock
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-# Trains, and ends by SIGKILL right after the update of step 13: six updates into the second epoch, between checkpoints.
-KILLED = """
+# Trains, and gets a signal right after the update of step 13: six updates into the second epoch, between checkpoints.
+SIGNALLED = """
 import os, signal, sys
 from transformer_jax.commands import run_command
 from transformer_jax.main import main
@@ -37,12 +38,12 @@ from transformer_jax.training.recorder import Recorder
 
 add = Recorder.add
 
-def add_and_die(self, step_metrics):
+def add_and_signal(self, step_metrics):
   add(self, step_metrics)
   if self.place.step == 13:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.{signal})
 
-Recorder.add = add_and_die
+Recorder.add = add_and_signal
 run_command(main, sys.argv[1:])
 """
 
@@ -51,13 +52,31 @@ def test_a_killed_run_started_again_is_an_undisturbed_one(finished, tmp_path):
   """Users hit 19: SIGKILL in the second epoch; losses, results, averages and parameters are the same to the bit."""
   workdir = tmp_path / "run"
   flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}"]
-  status, _, error = run_python("-c", KILLED, *flags)
+  status, _, error = run_python("-c", SIGNALLED.format(signal="SIGKILL"), *flags)
   assert status == -9, error
   assert read_metrics(workdir / "metrics.jsonl")[-1]["step"] >= 10 and not (workdir / "results.json").exists()
   status, output, error = run_python("-m", "transformer_jax.main", *flags)
   assert (status, error) == (0, "")
   assert "from the checkpoint of step 10" in output or "from the checkpoint of step 5" in output
   assert_same_run(workdir, finished.workdir)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_run_that_is_asked_to_stop_saves_first(finished, tmp_path, name):
+  """Preemption: a checkpoint of the very step, which an undisturbed run does not have and the end does not count."""
+  workdir = tmp_path / "run"
+  flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}"]
+  status, _, error = run_python("-c", SIGNALLED.format(signal=name), *flags)
+  assert status == 128 + getattr(signal, name)
+  assert error == f"stopped by {name} at step 13; the same command goes on from there\n"
+  assert read_metrics(workdir / "metrics.jsonl")[-1]["step"] == 13
+  status, output, error = run_python("-m", "transformer_jax.main", *flags)
+  assert (status, error) == (0, "")
+  assert "from the checkpoint of step 13" in output
+  assert_same_run(workdir, finished.workdir)
+  assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == sorted(
+    path.name for path in (finished.workdir / "checkpoints").iterdir()
+  )
 
 
 @pytest.mark.parametrize("lost", [["results.json", "translations", "figures", "samples.md"], ["checkpoints/final"]])

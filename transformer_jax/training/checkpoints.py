@@ -60,7 +60,14 @@ class Checkpoints:
       self._directory.mkdir(parents=True, exist_ok=True)
       seals.clear_leftovers(self._directory)
 
-  def save(self, step: int, state: PyTree, metadata: Mapping[str, Any], figure: SupportsFloat | None = None) -> None:
+  def save(
+    self,
+    step: int,
+    state: PyTree,
+    metadata: Mapping[str, Any],
+    figure: SupportsFloat | None = None,
+    extra: bool = False,
+  ) -> None:
     """Saves a state; writing, sealing and the deletion of older checkpoints go on after the return.
 
     The arrays are copied before the return, so their buffers may be donated or overwritten. What belongs to this step
@@ -71,6 +78,8 @@ class Checkpoints:
       state: pytree of JAX or NumPy arrays, random keys as raw uint32 key data.
       metadata: JSON values (position in the data, best figure, versions, ...), returned by `metadata`.
       figure: what `keep_best` goes by, lower is better; None or a non-finite figure is never among the best.
+      extra: a checkpoint that an undisturbed run would not have. It is there to go on from, does not count among those
+        that are kept or averaged, and is deleted once a newer one exists.
 
     Raises:
       Exception: what went wrong in the background since the last call, e.g. `OSError` for a full disk.
@@ -78,7 +87,7 @@ class Checkpoints:
     self.wait()
     folder = self._directory / str(step)
     figure = None if figure is None else float(figure)
-    _start_saving(self._orbax, folder, state, {"step": step, "figure": figure}, metadata)
+    _start_saving(self._orbax, folder, state, {"step": step, "figure": figure, "extra": extra}, metadata)
     self._pending = self._thread.submit(self._finish, step, folder)
 
   def _finish(self, step: int, folder: Path) -> None:
@@ -92,9 +101,15 @@ class Checkpoints:
   def _delete_old(self) -> None:
     """Deletes intact checkpoints that are neither among the newest nor among the best. Damaged ones stay to be seen."""
     steps = self._intact_steps()
-    for step in set(steps) - set(steps[-self._newest_kept :]) - set(self._best_first(steps)[: self._best_kept]):
+    regular = [step for step in steps if not self._is_extra(step)]
+    kept = {*regular[-self._newest_kept :], *self._best_first(regular)[: self._best_kept], steps[-1]}
+    for step in set(steps) - kept:
       self._verified.discard(step)
       seals.delete(self._directory / str(step))
+
+  def _is_extra(self, step: int) -> bool:
+    """Whether an intact checkpoint was saved with `extra`."""
+    return _read_json(self._directory / str(step) / CONTENTS).get("extra", False)
 
   def _best_first(self, steps: Sequence[int]) -> list[int]:
     """The steps that have a figure, the lowest first, of equal ones the earlier."""
@@ -150,9 +165,12 @@ class Checkpoints:
     A process verifies each checkpoint once for this list; `restore` and `average` verify again what they read.
     """
     self.wait()
-    steps = self._intact_steps(warn=True) if jax.process_index() == 0 else []
-    count = _from_process_0(len(steps))
-    return [_from_process_0(steps[i] if steps else 0) for i in range(count)]
+    return _list_from_process_0(self._intact_steps(warn=True) if jax.process_index() == 0 else [])
+
+  def regular_steps(self) -> list[int]:
+    """`steps` without those saved as `extra`."""
+    steps = self.steps()
+    return _list_from_process_0([s for s in steps if not self._is_extra(s)] if jax.process_index() == 0 else [])
 
   def _intact_steps(self, warn: bool = False) -> list[int]:
     """Process 0's part of `steps`."""
@@ -292,6 +310,12 @@ def _require_intact(folder: Path) -> None:
 def _from_process_0(value: int) -> int:
   """Process 0's value, in every process."""
   return value if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def _list_from_process_0(values: list[int]) -> list[int]:
+  """Process 0's list, in every process."""
+  count = _from_process_0(len(values))
+  return [_from_process_0(values[i] if values else 0) for i in range(count)]
 
 
 def _read_json(path: Path) -> Any:
