@@ -9,8 +9,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 def dropout(
   key: PRNGKeyArray | jax.Array, x: Float[Array, "*shape"], rate: float | Float[Array, ""]
 ) -> Float[Array, "*shape"]:
-  """Sets each element to 0 with probability `rate` and divides the others by 1 - rate, so that the mean stays."""
-  kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+  """Sets each element to 0 with probability `rate` and divides the others by 1 - rate, so that the mean stays.
+
+  An element is kept or not by 16 random bits, two elements to each number drawn: on a CPU the numbers are most of what dropout
+  costs. The probability is thereby a multiple of 2^-16, off by at most 8e-6.
+  """
+  *lead, last = x.shape or (1,)
+  pairs = jax.random.bits(key, (*lead, -(-last // 2)), jnp.uint32)
+  bits = jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*lead, -1)[..., :last].reshape(x.shape)
+  kept = bits >= jnp.round(rate * 2**16).astype(jnp.uint16)
   return jnp.where(kept, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 

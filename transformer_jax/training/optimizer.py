@@ -93,7 +93,8 @@ def muon(update_rms: float = 0.2) -> optax.GradientTransformation:
   before it, which makes a few large products of many small ones.
   """
   inner = scale_by_muon(
-    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks)
+    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks),
+    ns_steps=3,
   )
 
   def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
