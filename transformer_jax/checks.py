@@ -219,12 +219,12 @@ def complete(values: dict, where: str) -> ConfigDict:
   return config
 
 
-def parse_arguments(arguments: list[str]) -> tuple[ConfigDict, list[str]]:
+def split_changes(arguments: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
   """Takes `--config=FILE` and `--config.FIELD=VALUE`, in any order, out of a command line.
 
-  Returns the checked configuration and the arguments that are left. The value may also stand as an argument of its own.
+  Returns: (field, text) pairs, with "" as the field of `--config`, and the arguments that are left. The value may also stand as an
+    argument of its own.
   """
-  path: str | None = None
   changes: list[tuple[str, str]] = []
   left = []
   position = 0
@@ -240,18 +240,32 @@ def parse_arguments(arguments: list[str]) -> tuple[ConfigDict, list[str]]:
         raise UserError(f"--{name} needs a value: --{name}=…")
       value = arguments[position]
       position += 1
-    if name == "config":
-      path = value
-    else:
-      changes.append((name.removeprefix("config."), value))
-  if path is None:
-    raise UserError("--config is missing: name a config file, for example --config=configs/quickstart.py")
-  config = load_config_file(path)
+    changes.append((name.removeprefix("config").removeprefix("."), value))
+  return changes, left
+
+
+def change_fields(config: ConfigDict, changes: list[tuple[str, str]]) -> None:
+  """Sets fields to what their texts say; raises UserError for a mistake."""
   defaults = dict(fields(default_config()))
   for name, text in changes:
     if name not in defaults:
       set_field(config, name, text)  # raises the error for an unknown field or a section
     set_field(config, name, parse_value(text, name, defaults[name]))
+
+
+def parse_arguments(arguments: list[str]) -> tuple[ConfigDict, list[str]]:
+  """Takes `--config=FILE` and `--config.FIELD=VALUE`, in any order, out of a command line.
+
+  The file is a Python file with `get_config()`, or the config.json of a run. Returns the checked configuration and the
+  arguments that are left.
+  """
+  changes, left = split_changes(arguments)
+  files = [text for name, text in changes if not name]
+  if not files:
+    raise UserError("--config is missing: name a config file, for example --config=configs/quickstart.py")
+  path = files[-1]
+  config = load_saved_config(path) if path.endswith(".json") else load_config_file(path)
+  change_fields(config, [(name, text) for name, text in changes if name])
   check(config)
   return config, left
 

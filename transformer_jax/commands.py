@@ -33,8 +33,9 @@ SEARCH_FLAGS = {
 def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] | None = None) -> NoReturn:
   """Runs a command with the arguments of the command line and ends the process.
 
-  Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after
-  Ctrl-C; 128 + the signal's number after a checkpoint that a signal asked for (`Stopped`); 141 where nobody reads the output any more (`... | head`).
+  Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after Ctrl-C;
+  128 + the signal's number after a checkpoint that a signal asked for (`Stopped`); 141 where nobody reads the output any
+  more (`... | head`).
   """
   keep_freed_memory()
   flags.FLAGS.mark_as_parsed()  # the commands have flags of their own; absl's logging waits for these to be read

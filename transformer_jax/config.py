@@ -232,4 +232,5 @@ def evaluation_fields() -> ConfigDict:
   evaluation.tokenize = "13a"  # sacreBLEU's tokenizer for BLEU: "13a", "zh", "ja-mecab", "intl", "char", "none"
   evaluation.lowercase = False  # BLEU and chrF without case
   evaluation.samples = 3  # validation sentences translated at every validation
+  evaluation.attention_figure = True  # draw the attention of a test sentence at the end (task translate)
   return evaluation

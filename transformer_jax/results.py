@@ -12,7 +12,7 @@ from transformer_jax.model.build import count
 from transformer_jax.tasks import Reader, task_of
 from transformer_jax.training.progress import METRICS_FILE
 from transformer_jax.training.recorder import perplexity
-from transformer_jax.training.resuming import Place
+from transformer_jax.training.resuming import Place, environment
 from transformer_jax.training.rundir import write_json_atomically
 
 
@@ -48,6 +48,7 @@ def finish_run(
       "train_seconds": place.seconds,
       "target_tokens_per_second": place.pieces / place.seconds if place.seconds else 0.0,
       "decode_sentences_per_second": tested.sentences / tested.seconds if tested.seconds else 0.0,
+      **environment(),
     },
   }
   write_json_atomically(workdir / "results.json", results)  # last: it says that the run is complete

@@ -112,7 +112,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     # Loop.
     reader = task.Reader(model, state.params, data.vocabularies, config)
     metrics = Metrics(workdir, newest)
-    with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics), Preemption() as stop:
+    with (
+      Progress(console, config.training.steps, place.step) as progress,
+      contextlib.closing(metrics),
+      Preemption() as stop,
+    ):
       recorder = Recorder(config.training, metrics, progress, place)
       for epoch, batch_number, batch in batches(data.train_plan, mesh, place.epoch, place.batch):
         if place.step == config.training.steps or out_of_patience(config, place):

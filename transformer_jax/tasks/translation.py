@@ -63,7 +63,8 @@ def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, da
     triples = list(zip(first.sources, first.references, translations[first.name], strict=True))[:SAMPLES]
     write_text_atomically(workdir / "samples.md", samples_page(first.name, triples))
     console.print(samples_table(triples))
-    draw_attention(reader, first, workdir / "figures" / "attention.png")
+    if config.evaluation.attention_figure:
+      draw_attention(reader, first, workdir / "figures" / "attention.png")
   return Tested(scores, sentences, seconds)
 
 

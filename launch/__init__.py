@@ -1,0 +1,1 @@
+"""Launchers: run every setting of an experiment, on this machine (`local`) or on a cluster (`slurm`)."""

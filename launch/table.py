@@ -1,0 +1,94 @@
+"""How far the runs of a sweep are, as a table."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from launch.runs import Run
+from transformer_jax.training.progress import METRICS_FILE, duration
+
+LAST_BYTES = 4_096  # of metrics.jsonl: enough for its last lines
+
+
+class Watch:
+  """Follows a run from outside, by its files."""
+
+  def __init__(self, run: Run):
+    self.run = run
+    self.steps = run.config().training.steps
+    self._running = False
+    self._first: tuple[int, float] | None = None  # step and time of the first look at this start
+
+  def started(self) -> None:
+    """Takes note that this launcher starts the run."""
+    self._running, self._first = True, None
+
+  def state(self) -> str:
+    """done, failed: why, running, or waiting."""
+    if self.run.finished():
+      return "done"
+    if reason := self.run.failure():
+      return f"failed: {reason}"
+    return "running" if self.run.busy() else "stopped" if self.step() else "waiting"
+
+  def step(self) -> int:
+    """Updates done, as far as written."""
+    return int(self._last_line().get("step", 0))
+
+  def row(self) -> tuple[str, ...]:
+    """Name, state, step, loss and remaining time."""
+    state, line = self.state(), self._last_line()
+    step = int(line.get("step", 0))
+    loss = line.get("loss")
+    return (
+      self.run.name,
+      state,
+      f"{step:,}/{self.steps:,}" if step else "",
+      f"{loss:.3f}" if loss is not None else "",
+      self._remaining(step) if state == "running" else "",
+    )
+
+  def _remaining(self, step: int) -> str:
+    now = time.monotonic()
+    if self._first is None or step < self._first[0] or not step:
+      self._first = (step, now) if step else None
+      return ""
+    first_step, first_time = self._first
+    if step == first_step:
+      return ""
+    return duration((now - first_time) / (step - first_step) * (self.steps - step))
+
+  def _last_line(self) -> dict:
+    """The last whole line of the run's metrics."""
+    try:
+      with open(self.run.directory / METRICS_FILE, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    except OSError:
+      return {}
+    for line in reversed(lines):
+      try:
+        return json.loads(line)
+      except ValueError:
+        continue
+    return {}
+
+
+def runs_table(watches: Iterable[Watch], rows: int | None = None) -> Table:
+  """The runs with their state; where not all fit in `rows`, the finished and then the waiting ones are only counted."""
+  table = Table(box=None, pad_edge=False)
+  for title in ("run", "state", "step", "loss", "left"):
+    table.add_column(title, justify="left" if title in ("run", "state") else "right", overflow="fold")
+  shown = [watch.row() for watch in watches]
+  for state in ("done", "waiting"):
+    if rows is not None and len(shown) > max(rows, 4):
+      hidden = [row for row in shown if row[1] == state]
+      shown = [row for row in shown if row[1] != state]
+      if hidden:
+        table.add_row(f"{len(hidden)} runs", state, "", "", "")
+  for row in shown[:rows] if rows is not None else shown:
+    table.add_row(*row)
+  return table
