@@ -6,6 +6,7 @@ The same line again does what is missing: finished runs are left alone, stopped 
 Ctrl-C stops all runs after a checkpoint each. Fields of every run can be changed: --config.training.steps=100.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -120,12 +121,14 @@ class Launcher:
     before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
     screen = self.console.is_terminal and not self.console.is_dumb_terminal
     try:
-      with Live(console=self.console, auto_refresh=False) if screen else NoLive() as live:
+      with Live(console=self.console, auto_refresh=False) if screen else contextlib.nullcontext() as live:
         while (waiting and not self.stopping) or any(slot.run for slot in self.slots):
           self._step(waiting)
-          live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
+          if live:
+            live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
           time.sleep(SECONDS_BETWEEN_LOOKS)
-        live.update(runs_table(self.watches.values()), refresh=True)
+        if live:
+          live.update(runs_table(self.watches.values()), refresh=True)
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
@@ -147,31 +150,19 @@ class Launcher:
     for slot in self.slots:
       if slot.ended():
         run = slot.free()
+        self.watches[run.name].look_again()
         self._say(run)
       if slot.run is None and waiting and not self.stopping:
         run = next((run for run in waiting if not run.busy()), None)  # a run of a killed launcher may still be saving
         if run is not None:
           waiting.remove(run)
           slot.start(run)
-          self.watches[run.name].started()
+          self.watches[run.name].look_again()
 
   def _say(self, run: Run) -> None:
     """Where there is no table on the screen, a line for each run that ends."""
     if not self.console.is_terminal:
       self.console.print(f"{run.name}: {self.watches[run.name].state()}", soft_wrap=True)
-
-
-class NoLive:
-  """Stands for the table where the output is no terminal."""
-
-  def __enter__(self) -> "NoLive":
-    return self
-
-  def __exit__(self, *_) -> None:
-    pass
-
-  def update(self, *_, **__) -> None:
-    """Shows nothing."""
 
 
 def make_slots(workers: int, cores_per_run: int) -> list[Slot]:

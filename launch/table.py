@@ -19,16 +19,16 @@ class Watch:
   def __init__(self, run: Run):
     self.run = run
     self.steps = run.config().training.steps
-    self._running = False
+    self.look_again()
+
+  def look_again(self) -> None:
+    """To be called when a process of the run was started or has ended: whether it is done is looked up then alone."""
+    self._done = self.run.finished()
     self._first: tuple[int, float] | None = None  # step and time of the first look at this start
 
-  def started(self) -> None:
-    """Takes note that this launcher starts the run."""
-    self._running, self._first = True, None
-
   def state(self) -> str:
-    """done, failed: why, running, or waiting."""
-    if self.run.finished():
+    """done, failed: why, running, stopped or waiting."""
+    if self._done:
       return "done"
     if reason := self.run.failure():
       return f"failed: {reason}"
