@@ -1,10 +1,13 @@
 """What an experiment file holds: a question, a base configuration, a sweep, and what its report shows.
 
-A file `experiments/NAME.py` defines `get_experiment(scale)`, which returns an `Experiment`. That is all it takes to add one.
+A file `experiments/NAME.py` defines `get_experiment(scale)`, which returns an `Experiment`. That is all it takes to add
+one. Further arguments, which need defaults that are strings, become flags: `get_experiment(scale, languages="hun,hin")` takes
+--experiment.languages=fre.
 """
 
 import dataclasses
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
@@ -46,7 +49,7 @@ class Experiment:
     columns: the figures of the report; the first is the one that rows are judged by.
     published: row → title of a column → the figure in the paper; rows and columns may be missing.
     source: where the published figures stand.
-    compared_with: the row that the others are compared with.
+    compared_with: the row that the others are compared with; "": each is compared with its published figure.
     cores: CPU cores of each run. A run's bits depend on their number, so it belongs to the experiment, not to the launcher.
   """
 
@@ -60,8 +63,8 @@ class Experiment:
   cores: int = 1
 
 
-def load_experiment(path: str, scale: str) -> Experiment:
-  """Runs `get_experiment(scale)` of a Python file; raises UserError naming the file and the line at fault."""
+def load_experiment(path: str, scale: str, options: Mapping[str, str] | None = None) -> Experiment:
+  """Runs `get_experiment(scale, **options)` of a Python file; raises UserError naming the file and the line at fault."""
   file = Path(path)
   if scale not in SCALES:
     raise UserError(f"--scale must be one of {', '.join(SCALES)}, not {scale!r}")
@@ -76,7 +79,12 @@ def load_experiment(path: str, scale: str) -> Experiment:
     spec.loader.exec_module(module)
     if not hasattr(module, "get_experiment"):
       raise UserError(f"{path} has no function get_experiment(scale)")
-    experiment = module.get_experiment(scale)
+    known = list(inspect.signature(module.get_experiment).parameters)[1:]
+    for name in options or {}:
+      if name not in known:
+        flags = ", ".join(f"--experiment.{other}" for other in known) or "no flags of its own"
+        raise UserError(f"--experiment.{name}: {path} has {flags}")
+    experiment = module.get_experiment(scale, **(options or {}))
   except UserError:
     raise
   except Exception as error:

@@ -3,7 +3,7 @@
   python -m experiments.report DIR
 
 Writes into DIR: `report.md`; `results.csv` (a line for each row) and `runs.csv` (for each run), which are the same byte for byte
-for the same sweep; `timing.csv` (seconds, speed and hardware); `figures/differences.png`.
+for the same sweep; `timing.csv` (seconds, speed and hardware); `figures/comparison.png`.
 """
 
 import csv
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from experiments.experiment import Column
-from experiments.figures import differences_figure
+from experiments.figures import differences_figure, values_figure
 from experiments.statistics import (
   Difference,
   Mean,
@@ -25,6 +25,7 @@ from experiments.statistics import (
   mean,
   paired_bootstrap,
   pooled_deviation,
+  reached,
   verdict,
 )
 from launch.runs import Run, read_sweep, runs_of
@@ -77,17 +78,19 @@ def main(arguments: list[str]) -> None:
   write_text_atomically(folder / "timing.csv", as_csv([timing_line(run, row) for row in rows for run in row.runs]))
   (folder / "figures").mkdir(exist_ok=True)
   first = columns[0]
-  differences_figure(
-    [row.name for row in rows if row.name != sweep["compared_with"]],
-    [line[first.title] for row, line in zip(rows, compared, strict=True) if row.name != sweep["compared_with"]],
-    first.title,
-    sweep["compared_with"],
-    folder / "figures" / "differences.png",
-  )
+  others = [
+    (row.name, line[first.title])
+    for row, line in zip(rows, compared, strict=True)
+    if row.name != sweep["compared_with"]
+  ]
+  if sweep["compared_with"]:
+    differences_figure(others, first.title, sweep["compared_with"], folder / "figures" / "comparison.png")
+  else:
+    values_figure(others, first.title, folder / "figures" / "comparison.png")
   page = report_page(sweep, columns, rows, compared)
   write_text_atomically(folder / "report.md", page)
   sys.stdout.write(page)
-  print(f"\nfiles: {folder}/report.md, results.csv, runs.csv, timing.csv, figures/differences.png")
+  print(f"\nfiles: {folder}/report.md, results.csv, runs.csv, timing.csv, figures/comparison.png")
 
 
 def read_rows(folder: Path, columns: Sequence[Column]) -> list[Row]:
@@ -121,9 +124,9 @@ def value_of(results: dict[str, Any], path: str) -> float | None:
 def with_significance(rows: list[Row], compared_with: str, columns: Sequence[Column]) -> list[Row]:
   """Adds the paired bootstrap's p-values where the first column is a BLEU score."""
   base = next((row for row in rows if row.name == compared_with), None)
-  if base is None:
+  if base is None and compared_with:
     raise UserError(f"the experiment compares with row {compared_with!r}, which it does not have")
-  if not columns[0].value.endswith(".bleu"):
+  if base is None or not columns[0].value.endswith(".bleu"):
     return rows
   config = base.runs[0].config()
   name, spec = named_corpora(config.data.test)[0]
@@ -167,19 +170,27 @@ class Compared(NamedTuple):
 
 
 def compare(row: Row, rows: list[Row], sweep: dict[str, Any], columns: Sequence[Column]) -> dict[str, Compared]:
-  """Title of a column → the row's figure beside the others."""
-  base = next(other for other in rows if other.name == sweep["compared_with"])
+  """Title of a column → the row's figure beside the others: those of the row it is compared with, or the published ones."""
+  base = next((other for other in rows if other.name == sweep["compared_with"]), None)
   compared = {}
   for column in columns:
     title = column.title
     deviation = pooled_deviation([other.values[title] for other in rows])
-    published = sweep["published"].get(row.name, {}).get(title)
+    measured, published = mean(row.values[title]), sweep["published"].get(row.name, {}).get(title)
+    if base is None:
+      ours = Difference(math.nan, math.nan)
+      if published is not None:
+        ours = Difference(
+          measured.value - published, deviation / math.sqrt(measured.count) if measured.count else math.nan
+        )
+      compared[title] = Compared(measured, ours, published, None, reached(ours, column.lower_is_better))
+      continue
     of_base = sweep["published"].get(base.name, {}).get(title)
     change = published - of_base if published is not None and of_base is not None and row is not base else None
     ours = Difference(math.nan, math.nan)
     if row is not base:
-      ours = difference(mean(row.values[title]), mean(base.values[title]), deviation)
-    compared[title] = Compared(mean(row.values[title]), ours, published, change, verdict(ours, change))
+      ours = difference(measured, mean(base.values[title]), deviation)
+    compared[title] = Compared(measured, ours, published, change, verdict(ours, change))
   return compared
 
 
@@ -263,10 +274,11 @@ def report_page(
   failures = [f"- {run.name}: {run.failure()}" for row in rows for run in row.runs if run.failure()]
   parts = [
     f"# {sweep['question']}",
-    f"{sweep['experiment']} at scale {sweep['scale']}; published: {sweep['source'] or 'nothing'}.",
+    ", ".join(f"{name} {value}" for name, value in sweep["origin"].items())
+    + f"; published: {sweep['source'] or 'nothing'}.",
     "\n".join(lines),
     notes(sweep, columns),
-    "![differences](figures/differences.png)",
+    "![comparison](figures/comparison.png)",
   ]
   if failures:
     parts.append("Failed:\n\n" + "\n".join(failures))
@@ -293,11 +305,14 @@ def column_cells(column: Column, figures: Compared) -> list[str]:
 def notes(sweep: dict[str, Any], columns: Sequence[Column]) -> str:
   """How to read the table."""
   better = ", ".join(f"{c.title} ({'lower' if c.lower_is_better else 'higher'} is better)" for c in columns)
+  pooled = "Its standard error takes the deviation between seeds to be the same in all rows: a row of one seed has an error too."
+  work = "FLOPs: of the training's matrix products, from the model's own count. Times and hardware: timing.csv."
+  if not sweep["compared_with"]:
+    return f"{better}. Δ: less the published figure. {pooled} Verdict: whether that is reached. {work}"
   return (
-    f"{better}. Δ: less the row {sweep['compared_with']!r}. Its standard error takes the deviation between seeds to be the same in "
-    "all rows, so that a row of one seed has an error too. Verdict: whether our Δ has the sign of the published one; "
+    f"{better}. Δ: less the row {sweep['compared_with']!r}. {pooled} Verdict: whether our Δ has the sign of the published one; "
     '"within noise" where it is under two standard errors. p: sacreBLEU\'s paired bootstrap over the translations of all common '
-    "seeds. FLOPs: of the training's matrix products, from the model's own count. Times and hardware: timing.csv."
+    f"seeds. {work}"
   )
 
 

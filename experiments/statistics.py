@@ -74,6 +74,15 @@ def verdict(measured: Difference, published: float | None) -> str:
   return "agrees" if measured.value * published > 0 else "disagrees"
 
 
+def reached(measured: Difference, lower_is_better: bool) -> str:
+  """Whether a figure reaches the published one: "reached", "within noise" (two standard errors) or "not reached"."""
+  if math.isnan(measured.value):
+    return ""
+  if (measured.value <= 0) if lower_is_better else (measured.value >= 0):
+    return "reached"
+  return "within noise" if abs(measured.value) < 2 * measured.error else "not reached"
+
+
 def paired_bootstrap(
   base: Sequence[str],
   other: Sequence[str],

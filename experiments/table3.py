@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from configs import quickstart, wmt14_en_de_base
 from experiments.experiment import Column, Experiment
+from experiments.smoke import smoke_config
 from experiments.sweep import Setting, Sweep, seeds
-from transformer_jax.config import default_config
 
 # Row → perplexity per piece, BLEU on newstest2013, parameters in millions (None: not printed).
 PUBLISHED: dict[str, tuple[float, float, float | None]] = {
@@ -44,7 +44,7 @@ ONE_SEED = ("C, d_model x 2", "big")
 
 def get_experiment(scale: str) -> Experiment:
   """The table at a scale."""
-  base = {"paper": paper_base, "small": small_base, "smoke": smoke_base}[scale]()
+  base = {"paper": paper_base, "small": small_base, "smoke": smoke_config}[scale]()
   return Experiment(
     question="What is each part of the Transformer worth? Every row changes the base model in one way.",
     base=base,
@@ -131,32 +131,4 @@ def small_base() -> ConfigDict:
   config.decoding.length_penalty = 0.6
   config.evaluation.samples = 0
   config.evaluation.attention_figure = False
-  return config
-
-
-def smoke_base() -> ConfigDict:
-  """A model that learns nothing in no time, with a single layer: rows C of the same depth are the same here."""
-  config = default_config()
-  config.data.train = ("copy:symbols=10,length=5,pairs=200,heldout=20",)
-  config.data.valid = "copy:symbols=10,length=5,pairs=200,heldout=20"
-  config.data.test = ("copy:symbols=10,length=5,pairs=200,heldout=20",)
-  config.data.max_length = 8
-  config.vocabulary.kind = "words"
-  config.vocabulary.size = 20
-  config.model.num_layers = 1
-  config.model.d_model = 32
-  config.model.d_ff = 64
-  config.model.num_heads = 8
-  config.batch.tokens = 128
-  config.batch.row_length = 16
-  config.optimizer.schedule = "constant"
-  config.optimizer.learning_rate = 0.01
-  config.optimizer.warmup_steps = 5
-  config.training.steps = 20
-  config.training.evaluate_every = 10
-  config.training.average = 1
-  config.decoding.max_extra = 2
-  config.evaluation.samples = 0
-  config.evaluation.attention_figure = False
-  config.evaluation.tokenize = "none"
   return config

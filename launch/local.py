@@ -3,7 +3,8 @@
   python -m launch.local experiments/table3.py --scale=small --workers=2 --output=DIR
 
 The same line again does what is missing: finished runs are left alone, stopped ones go on, failed ones are tried again.
-Ctrl-C stops all runs after a checkpoint each. Fields of every run can be changed: --config.training.steps=100.
+Ctrl-C stops all runs after a checkpoint each. Fields of every run can be changed: --config.training.steps=100. What an experiment
+takes beside its scale is --experiment.NAME=VALUE.
 """
 
 import contextlib
@@ -50,19 +51,27 @@ def main(arguments: list[str]) -> None:
       "the experiment names its base configuration: --config.FIELD=VALUE changes a field, --config is not taken"
     )
   path = left.pop(0) if left and not left[0].startswith("-") else None
+  options, left = split_options(left)
   values = parse_flags(define_flags, left, __doc__)
   if path is None:
     raise UserError("name an experiment first: python -m launch.local experiments/table3.py --output=DIR")
   (output,) = required(values, "output")
-  experiment = load_experiment(path, values.scale)
+  experiment = load_experiment(path, values.scale, options)
   change_fields(experiment.base, changes)
-  runs = prepare_sweep(experiment, path, values.scale, Path(output))
+  runs = prepare_sweep(experiment, {"experiment": path, "scale": values.scale, **options}, Path(output))
   slots = make_slots(values.workers, experiment.cores)
   failed = Launcher(runs, slots, Console(markup=False, emoji=False, highlight=False)).run()
   print(f"report: python -m experiments.report {output}")
   if failed:
     print(f"{len(failed)} of {len(runs)} runs failed: {', '.join(run.name for run in failed)}; see {output}/failed")
     sys.exit(1)
+
+
+def split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+  """Takes `--experiment.NAME=VALUE` out of a command line; returns the values by name and the arguments that are left."""
+  prefix = "--experiment."
+  given = [argument.removeprefix(prefix).partition("=") for argument in arguments if argument.startswith(prefix)]
+  return {name: value for name, _, value in given}, [a for a in arguments if not a.startswith(prefix)]
 
 
 class Slot:

@@ -112,27 +112,27 @@ class Run:
     return json.loads((self.directory / "results.json").read_text()) if self.finished() else None
 
 
-def prepare_sweep(experiment: Experiment, path: str, scale: str, folder: Path) -> list[Run]:
+def prepare_sweep(experiment: Experiment, origin: dict[str, str], folder: Path) -> list[Run]:
   """Checks every setting and writes the folder of the sweep; what is there already stays.
+
+  Args:
+    origin: where the experiment comes from: "experiment" (its file), "scale", and its options.
+    folder: of the sweep.
 
   Raises:
     UserError: a mistake in a setting, a folder that holds another experiment, or one that cannot be written.
   """
   configs = check_sweep(experiment.base, experiment.sweep)
-  here = {"experiment": path, "scale": scale}
-  if (folder / SWEEP_FILE).exists():
-    saved = read_sweep(folder)
-    if {key: saved[key] for key in here} != here:
-      raise UserError(
-        f"--output={folder} holds {saved['experiment']} at scale {saved['scale']}: name another folder for {path} at scale {scale}"
-      )
+  if (folder / SWEEP_FILE).exists() and (saved := read_sweep(folder)["origin"]) != origin:
+    was, now = (", ".join(f"{name} {value}" for name, value in made.items()) for made in (saved, origin))
+    raise UserError(f"--output={folder} holds a sweep of {was}: name another folder for {now}")
   runs = [Run(folder, setting) for setting in experiment.sweep]
   try:
     for part in ("configs", "runs", "logs"):
       (folder / part).mkdir(parents=True, exist_ok=True)
     for run, config in zip(runs, configs, strict=True):
       write_json_atomically(run.config_file, config.to_dict())
-    write_json_atomically(folder / SWEEP_FILE, {**here, **described(experiment)})
+    write_json_atomically(folder / SWEEP_FILE, {"origin": origin, **described(experiment)})
   except OSError as error:
     raise UserError(f"--output={folder} cannot be written: {error.strerror}") from None
   return runs

@@ -24,7 +24,7 @@ def folder(tmp_path):
   sweep = chain(seeds(one("base"), 3), seeds(over("model.num_heads", 1, 4), 3))
   columns = (Column("BLEU", "test.bleu"), Column("PPL", "valid.perplexity", lower_is_better=True))
   experiment = Experiment("Which?", base, sweep, columns, PUBLISHED, "Table 3")
-  runs = prepare_sweep(experiment, "which.py", "smoke", tmp_path / "sweep")
+  runs = prepare_sweep(experiment, {"experiment": "which.py", "scale": "smoke"}, tmp_path / "sweep")
   references = (data / "test.de").read_text().splitlines()
   bleu = {"base": (30.0, 31.0, 32.0), "num_heads=1": (27.0, 28.0)}
   for run in runs:
@@ -73,7 +73,7 @@ def test_report(folder, capsys):
   assert lines_of(folder / "timing.csv")[0] == {"run": "base+seed=0", "train_seconds": "1.5", "device": "cpu"}
   page = (folder / "report.md").read_text()
   assert "| num_heads=1 | 2 of 3 | 1,000 |" in page and "num_heads=1+seed=2: exit status 2: error: no memory" in page
-  assert (folder / "figures" / "differences.png").stat().st_size > 5_000
+  assert (folder / "figures" / "comparison.png").stat().st_size > 5_000
   assert page in capsys.readouterr().out
 
 

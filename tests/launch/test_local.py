@@ -10,6 +10,8 @@ import time
 import pytest
 from helpers.tiny_run import REPOSITORY, write_corpus
 
+from experiments import table3
+
 EXPERIMENT = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -86,20 +88,21 @@ def test_a_sweep_that_is_killed_again_and_again_is_an_undisturbed_one(experiment
   def go_on(workers):
     return start("launch.local", experiment, "--scale=smoke", f"--workers={workers}", f"--output={folder}")
 
-  def wait_for_a_run(process):
-    while not holders_of(folder):
+  def wait_for_a_run(process, before=()):
+    """Until the launcher has started a run, and a while longer."""
+    while not set(holders_of(folder)) - set(before):
       assert process.poll() is None
       time.sleep(0.1)
     time.sleep(generator.uniform(0.0, 4.0))
 
   launcher = go_on(2)
   wait_for_a_run(launcher)
+  orphans = holders_of(folder)
   launcher.kill()  # its runs notice, save and stop by themselves
   launcher.communicate()
   launcher = go_on(3)
-  wait_for_a_run(launcher)
-  for pid in holders_of(folder)[:1]:
-    os.kill(pid, signal.SIGKILL)
+  wait_for_a_run(launcher, orphans)
+  os.kill((set(holders_of(folder)) - set(orphans)).pop(), signal.SIGKILL)
   launcher.send_signal(signal.SIGINT)
   _, errors = launcher.communicate(timeout=300)
   assert launcher.returncode == 130 and "the same line goes on" in errors
@@ -138,3 +141,15 @@ def test_mistakes_are_one_line(experiment, tmp_path, arguments, message):
   assert (status, output) == (2, "")
   assert errors.startswith("error: ") and message in errors and errors.count("\n") == 1
   assert not (tmp_path / "sweep").exists()
+
+
+def test_table_3_in_small_strokes(tmp_path):
+  """All twenty rows at scale smoke, and their report."""
+  folder = tmp_path / "table3"
+  status, output, errors = run("launch.local", "experiments/table3.py", "--scale=smoke", f"--output={folder}")
+  assert (status, errors) == (0, ""), output
+  assert output.count(": done") == 20
+  status, page, errors = run("experiments.report", folder)
+  assert (status, errors) == (0, "")
+  for row in table3.PUBLISHED:
+    assert f"| {row} | 1 |" in page
