@@ -22,6 +22,8 @@ setup(
     "array_record>=0.8.1,<0.10",
     "sentencepiece>=0.2.1,<0.3",
     "sacrebleu>=2.5,<3",
+    "sacremoses>=0.1.1,<0.3",
+    "rapidfuzz>=3.9,<4",
     "scikit-learn>=1.5,<2",
     "tensorboardX>=2.6.4,<3",
     "rich>=14,<16",

@@ -118,6 +118,10 @@ def test_wrong_type_by_flag(argument, message):
       "optimizer.name must be one of adam, adamw, adafactor, lion, muon, not 'Adam' (nearest: adam)",
     ),
     ("--config.decoding.method=x", "decoding.method must be one of beam, greedy, sample, not 'x'"),
+    (
+      '--config.evaluation.metrics=("chrf", "blue")',
+      "evaluation.metrics must be one of bleu, chrf, paper_bleu, wer, per, exact_match, not 'blue' (nearest: bleu)",
+    ),
   ],
 )
 def test_out_of_range_by_flag(argument, message):
@@ -135,6 +139,7 @@ def test_out_of_range_by_flag(argument, message):
       "vocabulary.target_kind, target_size and target_file need vocabulary.shared False",
     ),
     ({"data.train": "()"}, "data.train names no corpus"),
+    ({"evaluation.metrics": "()"}, "evaluation.metrics names no metric"),
     ({"data.valid": ""}, "data.valid names no corpus"),
     ({"data.weights": "(1.0, 2.0)"}, "data.weights has 2 values for 1 corpora in data.train"),
     ({"data.weights": "(0.0,)"}, "data.weights must be above 0"),

@@ -166,6 +166,11 @@ def test_evaluate_scores_all_sentences_against_untouched_references(workdir, tmp
   assert run(evaluate.main, f"--workdir={workdir}", *arguments) == 0
   printed = capfdbinary.readouterr().out.decode()
   assert scores["signature"] in printed and "sentences 4" in printed
+  assert run(evaluate.main, f"--workdir={workdir}", *arguments, "--metrics=per,paper_bleu", "--json") == 0
+  other = json.loads(capfdbinary.readouterr().out)
+  assert list(other) == ["per", "paper_bleu", "paper_bleu_signature", "sentences", "exact_match"]
+  assert run(evaluate.main, f"--workdir={workdir}", *arguments, "--metrics=bleu,pre") == 2
+  assert b"not 'pre' (nearest: per)" in capfdbinary.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from transformer_jax.combinations import check_combinations
 from transformer_jax.config import default_config
 from transformer_jax.errors import UserError
+from transformer_jax.scoring import METRICS
 
 CHOICES = {
   "task": ("translate", "classify", "lm", "mlm"),
@@ -44,6 +45,7 @@ CHOICES = {
   "optimizer.name": ("adam", "adamw", "adafactor", "lion", "muon"),
   "optimizer.schedule": ("paper", "constant", "linear", "cosine", "inverse_sqrt"),
   "decoding.method": ("beam", "greedy", "sample"),
+  "evaluation.metrics": tuple(METRICS),
   "evaluation.tokenize": ("13a", "zh", "ja-mecab", "intl", "char", "none"),
 }
 
@@ -285,15 +287,22 @@ def load_saved_config(path: str | Path) -> ConfigDict:
   return config
 
 
+def check_choice(name: str, value: Any) -> None:
+  """Raises UserError, with the nearest choice, where a field's value, or one of its values, is none of `CHOICES`."""
+  if value not in CHOICES[name]:
+    near = difflib.get_close_matches(str(value), [c for c in CHOICES[name] if c], n=1)
+    hint = f" (nearest: {near[0]})" if near else ""
+    raise UserError(f"{name} must be one of {', '.join(c for c in CHOICES[name] if c)}, not {value!r}{hint}")
+
+
 def check(config: ConfigDict) -> None:
   """Raises UserError for the first value that is out of range or goes with no other."""
   for name, value in fields(config):
     if isinstance(value, float) and not math.isfinite(value):
       raise UserError(f"{name} must be a finite number, not {value}")
-    if name in CHOICES and value not in CHOICES[name]:
-      near = difflib.get_close_matches(str(value), [c for c in CHOICES[name] if c], n=1)
-      hint = f" (nearest: {near[0]})" if near else ""
-      raise UserError(f"{name} must be one of {', '.join(c for c in CHOICES[name] if c)}, not {value!r}{hint}")
+    if name in CHOICES:
+      for choice in value if isinstance(value, tuple) else (value,):
+        check_choice(name, choice)
     if name in RANGES:
       low, high = RANGES[name]
       if value < low or (high is not None and value > high):

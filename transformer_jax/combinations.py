@@ -12,6 +12,8 @@ def check_combinations(config: ConfigDict) -> None:
   check_positions(config)
   check_vocabulary(config)
   check_data(config)
+  if not config.evaluation.metrics:
+    raise UserError('evaluation.metrics names no metric; for exact matches alone it is ("exact_match",)')
   check_batch(config)
   check_training(config)
 

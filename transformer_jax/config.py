@@ -143,6 +143,7 @@ def data_fields() -> ConfigDict:
   `labelled:train.tsv`             task "classify": label TAB text, or label SPACE text
   `lines:train.txt`                task "mlm": a text a line
   `stream:book.txt@0:0.9`          task "lm": running text, the whole file or a part of its characters
+  `tsv:train.tsv@0:0.9`            of any of these files a part, by its lines: here the first nine tenths
   `reverse`, `copy`                synthetic strings of symbols; `reverse:symbols=20,length=10,pairs=10000` sets their sizes
   """
   data = ConfigDict()
@@ -227,8 +228,11 @@ def decoding_fields() -> ConfigDict:
 
 
 def evaluation_fields() -> ConfigDict:
-  """How test translations are scored (sacreBLEU)."""
+  """How test translations are scored, see docs/metrics.md."""
   evaluation = ConfigDict()
+  # Figures of every test set, the one to look at first: "bleu", "chrf" (sacreBLEU), "paper_bleu" (tokenised, compounds split),
+  # "wer", "per" (words and phonemes that are wrong, for g2p), "exact_match" (which is always there).
+  evaluation.metrics = ("bleu", "chrf")
   evaluation.tokenize = "13a"  # sacreBLEU's tokenizer for BLEU: "13a", "zh", "ja-mecab", "intl", "char", "none"
   evaluation.lowercase = False  # BLEU and chrF without case
   evaluation.samples = 3  # validation sentences translated at every validation

@@ -1,8 +1,9 @@
-"""Translates a file with a finished run and compares the translations with references: BLEU and chrF (sacreBLEU).
+"""Translates a file with a finished run and compares the translations with references: BLEU, chrF and other metrics.
 
-  python -m transformer_jax.evaluate --workdir=runs/quickstart --source=test.en --reference=test.de
+  python -m transformer_jax.evaluate --workdir=runs/quickstart --source=test.en --reference=test.de --metrics=bleu,paper_bleu
 
-Every line counts, blank ones too. The references are compared as they are: they never pass through a vocabulary.
+The metrics are the run's own (`evaluation.metrics`) unless --metrics names others. Every line counts, blank ones too. The
+references are compared as they are: they never pass through a vocabulary.
 """
 
 import json
@@ -20,7 +21,7 @@ from transformer_jax.commands import (
 )
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.score import read_pair
-from transformer_jax.scoring import score_translations
+from transformer_jax.scoring import METRICS, check_metrics, figures, score_translations
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -29,6 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
   flags.DEFINE_string("source", None, "file to translate", flag_values=values)
   flags.DEFINE_string("reference", None, "file of reference translations, line by line", flag_values=values)
   flags.DEFINE_string("output", None, "file to write the translations to", flag_values=values)
+  flags.DEFINE_list("metrics", None, f"what to measure, of {', '.join(METRICS)}", flag_values=values)
   flags.DEFINE_boolean("json", False, "print one JSON object with the names of results.json", flag_values=values)
 
 
@@ -38,21 +40,20 @@ def main(arguments: list[str]) -> None:
   workdir, source, reference = required(values, "workdir", "source", "reference")
   check_writable(values.output)
   sources, references = read_pair(source, reference)
-  translator = Translator.load(workdir, search_changes(values))
+  changes = search_changes(values)
+  if values.metrics is not None:
+    changes["evaluation.metrics"] = tuple(values.metrics)
+  translator = Translator.load(workdir, changes)
+  check_metrics(translator.config)
   translations = translator.translate(sources)
-  scores = score_translations(translations, references, translator.config.evaluation)
+  scores = score_translations(translations, references, translator.config)
   if values.output:
     write_lines(values.output, translations)
   if values.json:
     write_lines(None, [json.dumps(scores)])
     return
-  lines = [
-    f"BLEU {scores['bleu']:.2f}  {scores['signature']}",
-    f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}",
-    f"exact match {scores['exact_match']:.2f} %",
-    f"sentences {scores['sentences']}",
-  ]
-  write_lines(None, lines)
+  lines = [f"{figure}  {signature}".rstrip() for figure, signature in figures(scores)]
+  write_lines(None, [*lines, f"sentences {scores['sentences']}"])
 
 
 if __name__ == "__main__":

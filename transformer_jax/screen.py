@@ -39,6 +39,7 @@ def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int 
 def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   """Says what is trained on and shows the first pairs as the model sees them."""
   sizes = dict.fromkeys(f"{vocabulary.size:,}" for vocabulary in data.vocabularies)
+  kinds = dict.fromkeys([config.vocabulary.kind, config.vocabulary.target_kind or config.vocabulary.kind])
   first_epoch = data.train_plan.epoch(0)
   batch = first_epoch[0]
   sides = [
@@ -51,7 +52,7 @@ def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:
   padding = first_epoch.padding()
   facts: dict[str, str | list[str]] = {
     "data" if data.train is None else "pairs": data.summary,
-    "vocabulary": f"{' and '.join(sizes)} pieces ({config.vocabulary.kind})",
+    "vocabulary": f"{' and '.join(sizes)} pieces ({' and '.join(kinds)})",
     "batches": f"{shapes} pieces; padding {', '.join(f'{padding[side]:.1%} of the {side}' for side in sides)}",
   }
   facts["first batch"] = [

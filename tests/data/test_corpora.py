@@ -67,6 +67,21 @@ def test_tsv_pairs(tmp_path, data):
   assert len(corpus) == 3
 
 
+def test_a_part_of_a_file(tmp_path, data):
+  """By lines; parts that meet make the whole; of two files the same lines."""
+  write(tmp_path / "a.tsv.xz", [f"{i}\tx{i}" for i in range(7)])
+  write(tmp_path / "a.en", [str(i) for i in range(7)])
+  write(tmp_path / "a.de", [f"x{i}" for i in range(7)])
+  for name in ("tsv:a.tsv.xz", "text:a.en,a.de"):
+    whole = open_corpus(name, "train", data)
+    assert list(open_corpus(f"{name}@0:0.5", "train", data)) == list(whole)[:3]
+    parts = [open_corpus(f"{name}@{part}", role, data) for part, role in (("0:0.9", "train"), ("0.9:1", "validation"))]
+    assert [pair for part in parts for pair in part] == list(whole) == list(open_corpus(f"{name}@0:1", "train", data))
+    assert [len(part) for part in parts] == [6, 1] and list(parts[0]) == list(parts[0])
+    assert len({whole.fingerprint, *(part.fingerprint for part in parts)}) == 3
+    assert parts[0].name == f"{name}@0:0.9"
+
+
 @pytest.mark.parametrize(("line", "columns"), [("alone", "1 column,"), ("a\tb\tc", "3 columns")])
 def test_tsv_lines_have_two_columns(tmp_path, data, line, columns):
   write(tmp_path / "a.tsv", ["one\teins", line])
@@ -100,6 +115,11 @@ def test_a_changed_file_has_another_fingerprint(tmp_path, data):
     ("text:a.en", "must name two files"),
     ("text:a,b,c", "must name two files"),
     ("tsv:none.tsv", r"there is no file .*none\.tsv \(data\.folder"),
+    ("tsv:none.tsv@0:1", r"there is no file .*none\.tsv \("),
+    ("tsv:none.tsv@0.5", r"there is no file .*none\.tsv@0\.5 \("),  # a name may hold an @
+    ("tsv:a.tsv@0.5:0.5", "the shares of a part must rise from 0 to 1"),
+    ("tsv:a.tsv@0:1.5", "the shares of a part must rise from 0 to 1"),
+    ("lines:a.txt@0.1.2:1", "the shares of a part must rise from 0 to 1"),
     ("revers", "did you mean 'reverse'"),
     ("train.en,train.de", "it must begin with one of tfds:, text:"),
     ("reverse:symbol=3", "did you mean 'symbols'"),

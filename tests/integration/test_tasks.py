@@ -1,6 +1,7 @@
 """Whole runs of the tasks beside translation, and their commands."""
 
 import json
+import lzma
 import math
 import subprocess
 import sys
@@ -143,6 +144,34 @@ def test_a_classifier_starts_from_a_masked_language_model(tmp_path):
   with pytest.raises(UserError, match="nothing in common"):
     train(other, tmp_path / "lm")
   assert not (tmp_path / "lm").exists()
+
+
+PHONEMES = {"c": "tʃ", "a": "aː", "t": "t", "o": "o"}
+
+
+def test_spelling_to_phonemes(tmp_path, capsys):
+  """Characters become symbols of several letters; the error rates are those of the translations that are left behind."""
+  random = np.random.default_rng(0)
+  words = ["".join(random.choice(list(PHONEMES), random.integers(1, 6))) for _ in range(100)]
+  lines = [f"{word}\t{' '.join(PHONEMES[letter] for letter in word)}\n" for word in words]
+  with lzma.open(tmp_path / "words.tsv.xz", "wt", encoding="utf-8") as file:
+    file.writelines(lines)
+  config = task_config(tmp_path, "translate", batch__tokens=128, data__max_length=16, model__share_embeddings="target")
+  config.vocabulary.update({"kind": "characters", "target_kind": "words", "shared": False, "size": 100})
+  config.data.train, config.data.valid = ("tsv:words.tsv.xz@0:0.8",), "tsv:words.tsv.xz@0.8:0.9"
+  config.data.test = ("words=tsv:words.tsv.xz@0.9:1",)
+  config.decoding.update({"method": "greedy", "max_extra": 4})
+  config.evaluation.update({"metrics": ("per", "wer"), "samples": 0})
+  test = train(config, tmp_path / "run")["test"]["words"]
+  assert list(test) == ["per", "wer", "sentences", "exact_match"] and test["sentences"] == 10
+  symbols = {json.loads(line) for line in (tmp_path / "run" / "vocabulary.target.txt").read_text().splitlines()[1:]}
+  assert symbols == set(PHONEMES.values())
+  said = (tmp_path / "run" / "translations" / "words.txt").read_text().splitlines()
+  right = [line.rstrip("\n").split("\t")[1] for line in lines[90:]]
+  assert all(set(line.split()) <= symbols for line in said) and any(said)
+  assert test["wer"] == 100 - test["exact_match"] == pytest.approx(10 * sum(map(str.__ne__, said, right)))
+  assert (test["per"] == 0) == (test["wer"] == 0)
+  assert "PER" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["classify", "generate"])

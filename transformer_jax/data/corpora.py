@@ -3,7 +3,9 @@
 import abc
 import difflib
 import hashlib
+import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.text_files import count_lines, read_lines
 from transformer_jax.errors import UserError
 
+FILE_KINDS = ("text", "tsv", "labelled", "lines")
 KINDS = ("tfds:", "text:", "tsv:", "labelled:", "lines:", "stream:", "reverse", "copy")
 ROLES = ("train", "validation", "test")
 
@@ -61,6 +64,9 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
   if role not in ROLES:
     raise ValueError(f"role {role!r} is none of {ROLES}")
   kind, colon, rest = spec.partition(":")
+  whole, part = split_part(spec)
+  if whole != spec and kind in FILE_KINDS:
+    return PartCorpus(spec, open_corpus(whole, role, data, seed), *part)
   if kind == "text" and colon:
     paths = rest.split(",")
     if len(paths) != 2 or not all(paths):
@@ -85,6 +91,24 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
   near = difflib.get_close_matches(kind, [name.rstrip(":") for name in KINDS], n=1)
   hint = f"; did you mean {near[0]!r}?" if near else ""
   raise UserError(f"there is no kind of corpus like {spec!r}: it must begin with one of {', '.join(KINDS)}{hint}")
+
+
+def split_part(spec: str) -> tuple[str, tuple[float, float]]:
+  """Splits "tsv:train.tsv@0:0.9" into the corpus and the shares of it where the part begins and ends; the whole: 0 and 1.
+
+  Raises:
+    UserError: shares that do not rise from 0 to 1.
+  """
+  match = re.fullmatch(r"(?P<whole>.+)@(?P<first>[\d.]+):(?P<last>[\d.]+)", spec)
+  if match is None:
+    return spec, (0.0, 1.0)
+  try:
+    first, last = float(match["first"]), float(match["last"])
+  except ValueError:  # 0.1.2
+    first = last = 0.0
+  if not 0 <= first < last <= 1:
+    raise UserError(f"{spec!r}: the shares of a part must rise from 0 to 1")
+  return match["whole"], (first, last)
 
 
 def named_corpora(specs: Sequence[str]) -> list[tuple[str, str]]:
@@ -122,6 +146,29 @@ def _file_fingerprint(kind: str, *paths: Path) -> str:
   """Of the files' places, sizes and times of change."""
   stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
   return hashlib.sha256(json.dumps([kind, stats]).encode()).hexdigest()
+
+
+class PartCorpus(Corpus):
+  """Neighbouring pairs of another corpus, from one share of its length to another (parts that meet have no pair in common)."""
+
+  def __init__(self, name: str, whole: Corpus, first: float, last: float):
+    self.name, self._whole, self._shares = name, whole, (first, last)
+
+  def _bounds(self) -> tuple[int, int]:
+    length = len(self._whole)
+    first, last = (int(share * length) for share in self._shares)
+    return first, last
+
+  @property
+  def fingerprint(self) -> str:
+    return f"{self._whole.fingerprint} {self._shares}"
+
+  def __len__(self) -> int:
+    first, last = self._bounds()
+    return last - first
+
+  def __iter__(self) -> Iterator[Pair]:
+    return itertools.islice(self._whole, *self._bounds())
 
 
 class TextCorpus(Corpus):

@@ -94,8 +94,7 @@ class PieceList(Vocabulary):
       return "".join(pieces)
     if self.kind == "words":
       return " ".join(pieces)
-    text = " ".join(pieces).replace("@@ ", "")
-    return text.removesuffix("@@")
+    return join_subwords(" ".join(pieces))
 
   def pieces(self, ids: Ids) -> list[str]:
     return [SPECIALS[i] if i < len(SPECIALS) else self._pieces[i - len(SPECIALS)] for i in ids]
@@ -103,6 +102,11 @@ class PieceList(Vocabulary):
   def to_bytes(self) -> bytes:
     lines = [json.dumps({"kind": self.kind}), *(json.dumps(piece, ensure_ascii=False) for piece in self._pieces)]
     return ("\n".join(lines) + "\n").encode()
+
+
+def join_subwords(text: str) -> str:
+  """Undoes the joins of text that is split into subwords: "ha@@ us ist kl@@ ein" → "haus ist klein"."""
+  return text.replace("@@ ", "").removesuffix("@@")
 
 
 def split(text: str, kind: str) -> list[str]:

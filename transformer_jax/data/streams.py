@@ -3,13 +3,12 @@
 A corpus is named `stream:FILE`, or `stream:FILE@0.9:1` for a part of it by its characters.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from transformer_jax.data.batches import Batch, Shape
-from transformer_jax.data.corpora import data_file
+from transformer_jax.data.corpora import data_file, split_part
 from transformer_jax.data.order import shuffled
 from transformer_jax.data.pieces import BOS
 from transformer_jax.data.text_files import read_text
@@ -22,17 +21,13 @@ def read_stream(spec: str, folder: str) -> str:
   Raises:
     UserError: no such file, no UTF-8, or a part that is none.
   """
-  match = re.fullmatch(r"stream:(?P<name>.+?)(@(?P<first>[\d.]+):(?P<last>[\d.]+))?", spec)
-  if match is None:
+  whole, (first, last) = split_part(spec)
+  kind, _, name = whole.partition(":")
+  if kind != "stream" or not name:
     raise UserError(
       f"the corpus {spec!r} is no running text: with task lm every corpus is stream:FILE or stream:FILE@0:0.9"
     )
-  text = read_text(data_file(match["name"], folder))
-  if match["first"] is None:
-    return text
-  first, last = float(match["first"]), float(match["last"])
-  if not 0 <= first < last <= 1:
-    raise UserError(f"{spec!r}: the shares of a part must rise from 0 to 1")
+  text = read_text(data_file(name, folder))
   return text[int(first * len(text)) : int(last * len(text))]
 
 

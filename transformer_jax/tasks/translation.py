@@ -1,4 +1,4 @@
-"""Task "translate": pairs of sentences, translations, BLEU and chrF."""
+"""Task "translate": pairs of sentences, translations, and their scores."""
 
 import functools
 import time
@@ -17,7 +17,7 @@ from transformer_jax.data.prepared import PreparedData, TestSet
 from transformer_jax.data.prepared import prepare_data as prepare_pairs
 from transformer_jax.data.vocabulary import Vocabularies
 from transformer_jax.decoding.translator import Translator as Reader
-from transformer_jax.scoring import bleu_metric, score_translations
+from transformer_jax.scoring import check_metrics, figures, score_translations
 from transformer_jax.tasks import Tested
 from transformer_jax.training.progress import Progress, samples_table
 from transformer_jax.training.rundir import write_text_atomically
@@ -28,8 +28,8 @@ SAMPLES = 10
 
 
 def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, rows_multiple: int) -> PreparedData:
-  """Reads the pairs; raises UserError for a scoring tokenizer that is missing, which is better missed now than at the end."""
-  bleu_metric(config.evaluation)
+  """Reads the pairs; raises UserError where the translations could not be scored at the end."""
+  check_metrics(config)
   return prepare_pairs(config, vocabularies, rows_multiple)
 
 
@@ -53,7 +53,7 @@ def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, da
     translations[test.name] = reader.translate(test.sources)
     seconds += time.perf_counter() - start
     sentences += len(test.sources)
-    scores[test.name] = score_translations(translations[test.name], test.references, config.evaluation)
+    scores[test.name] = score_translations(translations[test.name], test.references, config)
   (workdir / "translations").mkdir(exist_ok=True)
   for test in data.tests:
     lines = "".join(f"{line}\n" for line in translations[test.name])
@@ -69,12 +69,10 @@ def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, da
 
 
 def lines_of(scores: dict[str, Any]) -> list[str]:
-  """BLEU, chrF and exact matches, and sacreBLEU's signature."""
-  return [
-    f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f} % "
-    f"of {scores['sentences']:,} sentences",
-    scores["signature"],
-  ]
+  """The metrics in their order, exact matches, and the signature of the first metric, where it has one."""
+  shown = list(figures(scores))
+  line = ", ".join(figure for figure, _ in shown)
+  return [f"{line} of {scores['sentences']:,} sentences", *(signature for _, signature in shown[:1] if signature)]
 
 
 def command(workdir: Path) -> tuple[str, str]:
