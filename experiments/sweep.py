@@ -33,7 +33,9 @@ class Setting:
   @property
   def row(self) -> str:
     """The label, or the changes but for the seed: "num_heads=4, d_k=16"."""
-    parts = [f"{name.rsplit('.', 1)[-1]}={plain_value(value)}" for name, value in self.changes.items() if name != "seed"]
+    parts = [
+      f"{name.rsplit('.', 1)[-1]}={plain_value(value)}" for name, value in self.changes.items() if name != "seed"
+    ]
     return self.label or ", ".join(parts) or "base"
 
   @property
@@ -69,7 +71,9 @@ def grid(*sweeps: Sweep) -> Sweep:
 def zipped(*sweeps: Sweep) -> Sweep:
   """The first settings together, the second together, …; raises UserError for sweeps of unequal length."""
   if len({len(sweep) for sweep in sweeps}) > 1:
-    raise UserError(f"zipped: the sweeps have {', '.join(str(len(sweep)) for sweep in sweeps)} settings; it takes equal numbers")
+    raise UserError(
+      f"zipped: the sweeps have {', '.join(str(len(sweep)) for sweep in sweeps)} settings; it takes equal numbers"
+    )
   return [together(*settings) for settings in zip(*sweeps, strict=True)]
 
 
