@@ -1,7 +1,7 @@
 """Whether this process is one of several, as whatever started it says in the environment."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import UserError
@@ -38,8 +38,10 @@ def _by_variables(environment: Mapping[str, str]) -> dict[str, Any] | None:
   number = _number(environment, "JAX_NUM_PROCESSES")
   if number == 1:
     return None
+  if number == 0:
+    raise UserError("JAX_NUM_PROCESSES is 0, and must be at least 1")
   process = _number(environment, "JAX_PROCESS_ID")
-  if not 0 <= process < number:
+  if process >= number:
     raise UserError(f"JAX_PROCESS_ID is {process}: with JAX_NUM_PROCESSES={number} the processes are 0 to {number - 1}")
   return {
     "coordinator_address": _address(environment),
@@ -69,15 +71,23 @@ def _by_open_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _tpu_workers() -> int:
   """How many processes a cloud TPU slice runs, by JAX's own detection; 1 on any other machine."""
-  import jax
   from jax._src import clusters  # JAX has no public name for it
 
-  if "tpu" not in (jax.config.jax_platforms or "tpu").split(","):
+  if "tpu" not in _platforms():
     return 1
   for cluster in (clusters.GkeTpuCluster, clusters.GceTpuCluster):
     if cluster.is_env_present():
       return cluster.get_process_count()
   return 1
+
+
+def _platforms() -> Sequence[str]:
+  """Those that JAX may use."""
+  import jax
+
+  return (getattr(jax.config, "jax_platforms", None) or "tpu").split(
+    ","
+  )  # on a machine with a TPU JAX sets it by itself
 
 
 def _address(environment: Mapping[str, str]) -> str:

@@ -214,7 +214,7 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, mesh: Me
   rows_multiple = mesh.devices.size * config.training.accumulate
   prepare = functools.partial(task_of(config).prepare_data, config, rows_multiple=rows_multiple)
   data = prepare(vocabularies) if processes.is_first() else None
-  vocabularies = processes.from_first(lambda: data.vocabularies)
+  vocabularies = processes.from_first(lambda: data and data.vocabularies)
   return prepare(vocabularies) if data is None else data
 
 
