@@ -13,7 +13,7 @@ from typing import NoReturn
 from absl import flags, logging
 
 from transformer_jax.allocator import keep_freed_memory
-from transformer_jax.errors import Stopped, UserError
+from transformer_jax.errors import Stopped, UserError, ending
 from transformer_jax.training.rundir import write_bytes_atomically
 
 # Flags of the commands that search, and the fields of the configuration that they replace.
@@ -33,9 +33,7 @@ SEARCH_FLAGS = {
 def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] | None = None) -> NoReturn:
   """Runs a command with the arguments of the command line and ends the process.
 
-  Exit status: 0; 2 after a user's mistake (`UserError`, an impossible flag), told in one line on stderr; 130 after Ctrl-C;
-  128 + the signal's number after a checkpoint that a signal asked for (`Stopped`); 141 where nobody reads the output any
-  more (`... | head`).
+  Exit status: 0, or that of `errors.ending`, which is told in one line on stderr; a traceback is a defect.
   """
   keep_freed_memory()
   flags.FLAGS.mark_as_parsed()  # the commands have flags of their own; absl's logging waits for these to be read
@@ -44,17 +42,13 @@ def run_command(command: Callable[[list[str]], None], arguments: Sequence[str] |
   try:
     command(list(sys.argv[1:] if arguments is None else arguments))
     sys.stdout.flush()
-  except UserError as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-  except Stopped as stopped:
-    print(stopped, file=sys.stderr)
-    sys.exit(128 + stopped.signal)
-  except KeyboardInterrupt:
-    sys.exit(130)
-  except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try to flush the rest once more and complain
-    sys.exit(141)
+  except (UserError, Stopped, KeyboardInterrupt, BrokenPipeError) as error:
+    if isinstance(error, BrokenPipeError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try to flush the rest once more and complain
+    status, text = ending(error)
+    if text:
+      print(text, file=sys.stderr)
+    sys.exit(status)
   sys.exit(0)
 
 

@@ -23,9 +23,12 @@ def main(arguments: list[str]) -> None:
     parse_flags(define_flags, arguments, __doc__)
   config, left = parse_arguments(arguments)
   (workdir,) = required(parse_flags(define_flags, left, __doc__), "workdir")
-  from transformer_jax.train import train  # late: a mistake on the command line is answered before JAX is loaded
+  # Late: a mistake on the command line is answered before JAX is loaded.
+  from transformer_jax.processes import joined_processes
+  from transformer_jax.train import train
 
-  train(config, workdir)
+  with joined_processes(config):
+    train(config, workdir)
 
 
 if __name__ == "__main__":

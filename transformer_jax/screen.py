@@ -26,6 +26,7 @@ def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int 
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   kind = f"CPU, {cores} cores" if devices[0].platform == "cpu" else devices[0].device_kind
   copies = f"{len(devices)} × " if len(devices) > 1 else ""
+  kind += f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
   facts = {
     "run directory": str(workdir),
     "device": f"{copies}{kind} (JAX {jax.__version__}, Python {platform.python_version()})",

@@ -16,9 +16,11 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from transformer_jax import processes
 from transformer_jax.checks import load_saved_config
 from transformer_jax.compilation import use_compilation_cache
-from transformer_jax.data.batches import Batch, Plan
+from transformer_jax.data.batches import Batch, Plan, Shape
+from transformer_jax.data.prepared import PreparedData
 from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
 from transformer_jax.errors import Stopped, UserError
 from transformer_jax.model.build import build_model
@@ -41,6 +43,8 @@ from transformer_jax.training.validation import mean_loss
 def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
   """Trains what `config` describes, or goes on where an earlier start in `workdir` stopped.
 
+  Of several processes (`transformer_jax.processes`) all call it, and only process 0 writes.
+
   Returns: the content of `results.json`.
 
   Raises:
@@ -49,7 +53,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
   """
   workdir, console = Path(workdir), new_console()
   with claimed(workdir), contextlib.closing(open_checkpoints(config, workdir)) as checkpoints:
-    start, changes = check_start(config, workdir)
+    start, changes = processes.from_first(check_start, config, workdir)
     if start is Start.FINISHED:
       return show_saved_results(console, config, workdir)
     check_devices(config)
@@ -68,7 +72,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     show_start(console, config, workdir, newest)
     console.print(f"fetching and encoding the data; what can be used again is kept in {config.data.cache}")
     vocabularies, given_params = starting_point(config, workdir, start, newest)
-    data = task.prepare_data(config, vocabularies, rows_multiple=mesh.devices.size * config.training.accumulate)
+    data = prepare_data(config, vocabularies, mesh)
     show_data(console, config, data)
 
     # Model, optimizer, and where each array of the state lies.
@@ -102,10 +106,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       state, place = begin(), Place()
       if given_params is not None:
         state = state._replace(params={**state.params, **given_params})
-    if start is Start.NEW:
-      save_vocabularies(data.vocabularies, workdir)
-    (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
-    write_json_atomically(workdir / "config.json", config.to_dict())
+    if processes.is_first():
+      if start is Start.NEW:
+        save_vocabularies(data.vocabularies, workdir)
+      (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
+      write_json_atomically(workdir / "config.json", config.to_dict())
     batches_per_epoch = len(data.train_plan.epoch(place.epoch))
     show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
 
@@ -130,7 +135,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
           valid = mean_loss(eval_step, state.params, data.valid_plan, mesh)
           figure = place.validated(valid["nll"])
           show_perplexity(progress, place, valid)
-          valid |= task.show_validation(progress, reader.with_params(state.params), data, config)
+          shown = reader.with_params(processes.on_own_devices(state.params))
+          valid |= processes.from_first(task.show_validation, progress, shown, data, config)
           metrics.write(place.step, "valid", valid)
         if figure is not None or is_checkpoint_step(config, place):
           recorder.flush()
@@ -147,16 +153,22 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
     save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
     valid = mean_loss(eval_step, params, data.valid_plan, mesh)
-    results = finish_run(config, workdir, console, reader.with_params(params), data, place, valid, averaged)
+    reader = reader.with_params(processes.on_own_devices(params))
+    results = processes.from_first(finish_run, config, workdir, console, reader, data, place, valid, averaged)
     show_results(console, config, results, workdir)
     return results
 
 
 @contextlib.contextmanager
 def claimed(workdir: Path) -> Iterator[None]:
-  """Keeps other processes out of the run directory, and leaves no trace of a start that failed before the run began."""
+  """Keeps other runs out of the run directory, and leaves no trace of a start that failed before the run began."""
+  if not processes.is_first():
+    processes.wait_for_first()
+    yield
+    return
   with RunLock(workdir) as lock:
     try:
+      processes.wait_for_first()
       yield
     finally:
       if not (workdir / "config.json").exists():
@@ -195,6 +207,15 @@ def starting_point(
   vocabularies = load_vocabularies(Path(origin)) if origin else None
   params = load_final(config.init_from)[0] if config.init_from and newest is None else None
   return vocabularies, params
+
+
+def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, mesh: Mesh) -> PreparedData:
+  """Returns the task's data. Process 0 makes vocabulary and cache first; the others then read what it left there."""
+  rows_multiple = mesh.devices.size * config.training.accumulate
+  prepare = functools.partial(task_of(config).prepare_data, config, rows_multiple=rows_multiple)
+  data = prepare(vocabularies) if processes.is_first() else None
+  vocabularies = processes.from_first(lambda: data and data.vocabularies)
+  return prepare(vocabularies) if data is None else data
 
 
 def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str, task: str) -> PyTree:
@@ -240,7 +261,8 @@ def compile_shapes(
   state = begin()
   seconds = []
   for shape in plan.shapes:
-    batch = programs.put_batch(empty_batch(shape), mesh)
+    share = Shape(shape.rows // jax.process_count(), *shape[1:])
+    batch = programs.put_batch(empty_batch(share), mesh)
     start = time.perf_counter()
     state, _ = jax.block_until_ready(train_step(state, batch))
     compiled = time.perf_counter()

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,34 @@ def run_python(*arguments, environment=()):
     check=False,
   )
   return done.returncode, done.stdout, done.stderr
+
+
+def run_processes(*commands, environment=()):
+  """Runs Python at once with each tuple of arguments, as processes of one run; returns what `run_python` does, for each.
+
+  The first is process 0. All are ended if one takes longer than ten minutes.
+  """
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    port = probe.getsockname()[1]
+  shared = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": str(len(commands)), **dict(environment)}
+  processes = [
+    subprocess.Popen(
+      [sys.executable, *map(str, arguments)],
+      cwd=REPOSITORY,
+      env={**shared, "JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_PROCESS_ID": str(number)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for number, arguments in enumerate(commands)
+  ]
+  try:
+    outputs = [process.communicate(timeout=600) for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
 def without_time(path):

@@ -75,9 +75,10 @@ def show_validation(progress: Progress, reader: Reader, data: PreparedData, conf
 def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, data: PreparedData) -> Tested:
   """Scores the test texts, every piece of them; writes `samples.md` with text that is drawn."""
   scores: dict[str, dict[str, Any]] = {}
+  mesh = data_mesh(jax.local_devices())  # where the reader's parameters are; other processes do not take part
   loss_of = jax.jit(lambda params, batch: batch_loss(reader.model, params, batch, None, 0.0))
   for test in data.tests:
-    loss = mean_loss(loss_of, reader.params, test.plan, data_mesh())
+    loss = mean_loss(loss_of, reader.params, test.plan, mesh)
     nll, pieces = loss["nll"], loss["pieces"]
     scores[test.name] = {
       "nll": nll,

@@ -25,9 +25,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
-from jax.experimental import multihost_utils
 
 from transformer_jax.errors import UserError
+from transformer_jax.processes import from_first, wait_for_first
 from transformer_jax.training import seals
 from transformer_jax.training.rundir import write_json_atomically
 
@@ -119,9 +119,8 @@ class Checkpoints:
   def best(self) -> int | None:
     """Returns the step of the intact checkpoint with the lowest figure; None where none has a finite one."""
     self.wait()
-    best = self._best_first(self._intact_steps()) if jax.process_index() == 0 else []
-    step = _from_process_0(best[0] if best else -1)
-    return None if step < 0 else step
+    best = from_first(lambda: self._best_first(self._intact_steps()))
+    return best[0] if best else None
 
   def wait(self) -> None:
     """Waits until the last save is sealed; raises what went wrong in the background."""
@@ -143,21 +142,23 @@ class Checkpoints:
     Every newer one is skipped with one warning that names it and the one taken instead.
     """
     self.wait()
-    newest, skipped = -1, []
-    if jax.process_index() == 0:
-      for step in reversed(_named_steps(self._directory)):
-        problem = seals.find_problem(self._directory / str(step))
-        if problem is None:
-          newest = step
-          self._verified.add(step)
-          break
-        self._verified.discard(step)
-        skipped.append((step, problem))
-      instead = "no intact one comes before it" if newest < 0 else f"using {self._directory / str(newest)} instead"
-      for step, problem in skipped:
-        logging.warning("checkpoint %s is skipped: %s; %s", self._directory / str(step), problem, instead)
-    newest = _from_process_0(newest)
-    return None if newest < 0 else newest
+    return from_first(self._newest_intact)
+
+  def _newest_intact(self) -> int | None:
+    """Process 0's part of `newest`."""
+    newest, skipped = None, []
+    for step in reversed(_named_steps(self._directory)):
+      problem = seals.find_problem(self._directory / str(step))
+      if problem is None:
+        newest = step
+        self._verified.add(step)
+        break
+      self._verified.discard(step)
+      skipped.append((step, problem))
+    instead = "no intact one comes before it" if newest is None else f"using {self._directory / str(newest)} instead"
+    for step, problem in skipped:
+      logging.warning("checkpoint %s is skipped: %s; %s", self._directory / str(step), problem, instead)
+    return newest
 
   def steps(self) -> list[int]:
     """Returns the steps of all intact checkpoints, ascending; a changed or half-written one is named in a warning.
@@ -165,12 +166,12 @@ class Checkpoints:
     A process verifies each checkpoint once for this list; `restore` and `average` verify again what they read.
     """
     self.wait()
-    return _list_from_process_0(self._intact_steps(warn=True) if jax.process_index() == 0 else [])
+    return from_first(self._intact_steps, True)
 
   def regular_steps(self) -> list[int]:
     """`steps` without those saved as `extra`."""
     steps = self.steps()
-    return _list_from_process_0([s for s in steps if not self._is_extra(s)] if jax.process_index() == 0 else [])
+    return from_first(lambda: [step for step in steps if not self._is_extra(step)])
 
   def _intact_steps(self, warn: bool = False) -> list[int]:
     """Process 0's part of `steps`."""
@@ -249,7 +250,7 @@ def save_final(workdir: str | os.PathLike, params: PyTree, metadata: Mapping[str
     orbax.wait_until_finished()
     if jax.process_index() == 0:
       seals.publish(folder)
-    _from_process_0(0)  # no process returns before the seal
+    wait_for_first()  # no process returns before the seal
 
 
 def load_final(workdir: str | os.PathLike, like: PyTree = None) -> tuple[PyTree, dict[str, Any]]:
@@ -271,7 +272,7 @@ def load_final(workdir: str | os.PathLike, like: PyTree = None) -> tuple[PyTree,
     raise UserError(f"--workdir={workdir}: no such folder; name the run directory of a finished training")
   if not folder.exists():
     raise UserError(f"--workdir={workdir}: its training is not finished; `{finish}` goes on with it")
-  if problem := _problem_seen_by_process_0(folder):
+  if problem := from_first(seals.find_problem, folder):
     raise UserError(f"{folder} is not intact: {problem}; remove it, and `{finish}` makes it again")
   if like is not None:
     _require_same_arrays(folder, like)
@@ -297,25 +298,9 @@ def _named_steps(directory: Path) -> list[int]:
   return sorted(int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name)
 
 
-def _problem_seen_by_process_0(folder: Path) -> str | None:
-  problem = seals.find_problem(folder) if jax.process_index() == 0 else None
-  return (problem or "see process 0's message") if _from_process_0(int(problem is not None)) else None
-
-
 def _require_intact(folder: Path) -> None:
-  if problem := _problem_seen_by_process_0(folder):
+  if problem := from_first(seals.find_problem, folder):
     raise UserError(f"checkpoint {folder} cannot be used: {problem}; name an intact one")
-
-
-def _from_process_0(value: int) -> int:
-  """Process 0's value, in every process."""
-  return value if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(value)))
-
-
-def _list_from_process_0(values: list[int]) -> list[int]:
-  """Process 0's list, in every process."""
-  count = _from_process_0(len(values))
-  return [_from_process_0(values[i] if values else 0) for i in range(count)]
 
 
 def _read_json(path: Path) -> Any:

@@ -86,7 +86,9 @@ def check_start(config: ConfigDict, workdir: Path) -> tuple[Start, list[str]]:
 
 def environment() -> dict[str, str | int]:
   """What decides whether a continued run repeats an undisturbed one bit for bit."""
+  several = {"processes": jax.process_count()} if jax.process_count() > 1 else {}
   return {
+    **several,
     "jax": jax.__version__,
     "jaxlib": jaxlib.__version__,
     "flax": flax.__version__,

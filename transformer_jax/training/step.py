@@ -43,6 +43,12 @@ def data_mesh(devices: list | None = None) -> Mesh:
   return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
+def process_share(mesh: Mesh) -> tuple[int, int]:
+  """Which of how many equal shares of a batch's rows this process puts on its devices: its number from 0, their number."""
+  owners = sorted({device.process_index for device in mesh.devices.flat})
+  return owners.index(jax.process_index()), len(owners)
+
+
 def state_shardings(state: PyTree, mesh: Mesh, fsdp: bool) -> PyTree:
   """Where each array of the state lies: a copy on every device or, with fsdp, split along its largest divisible axis."""
 
