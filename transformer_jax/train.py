@@ -19,12 +19,13 @@ from rich.console import Console
 from transformer_jax.checks import load_saved_config
 from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch, Plan
+from transformer_jax.data.prepared import PreparedData
 from transformer_jax.data.vocabulary import Vocabularies, load_vocabularies, save_vocabularies
 from transformer_jax.errors import Stopped, UserError
 from transformer_jax.model.build import build_model
 from transformer_jax.results import finish_run
 from transformer_jax.screen import show_data, show_model, show_results, show_start
-from transformer_jax.tasks import task_of
+from transformer_jax.tasks import Reader, task_of
 from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
 from transformer_jax.training.feed import batches, empty_batch
@@ -54,11 +55,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       return show_saved_results(console, config, workdir)
     check_devices(config)
     task = task_of(config)
-    newest = None if start is Start.NEW else checkpoints.newest()
-    if newest is not None and newest > config.training.steps:
-      raise UserError(
-        f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
-      )
+    newest = newest_checkpoint(config, workdir, start, checkpoints)
     for change in changes:
       logging.warning("%s", change)
     use_compilation_cache(config)
@@ -94,25 +91,24 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
 
     # State: of the newest intact checkpoint, or new.
     if newest is not None:
-      like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-      state, metadata = checkpoints.restore(newest, like), checkpoints.metadata(newest)
-      place = Place(**metadata["place"])
-      warn_about_environment(metadata["environment"])
+      place = saved_place(checkpoints, newest)
+      state = checkpoints.restore(newest, placed_at(abstract, shardings))
     else:
       state, place = begin(), Place()
       if given_params is not None:
         state = state._replace(params={**state.params, **given_params})
-    if start is Start.NEW:
-      save_vocabularies(data.vocabularies, workdir)
-    (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
-    write_json_atomically(workdir / "config.json", config.to_dict())
+    write_start(config, workdir, start, data.vocabularies)
     batches_per_epoch = len(data.train_plan.epoch(place.epoch))
     show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
 
     # Loop.
     reader = task.Reader(model, state.params, data.vocabularies, config)
     metrics = Metrics(workdir, newest)
-    with Progress(console, config.training.steps, place.step) as progress, contextlib.closing(metrics), Preemption() as stop:
+    with (
+      Progress(console, config.training.steps, place.step) as progress,
+      contextlib.closing(metrics),
+      Preemption() as stop,
+    ):
       recorder = Recorder(config.training, metrics, progress, place)
       for epoch, batch_number, batch in batches(data.train_plan, mesh, place.epoch, place.batch):
         if place.step == config.training.steps or out_of_patience(config, place):
@@ -124,10 +120,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if is_validation_step(config, place):
           recorder.flush()
           valid = mean_loss(eval_step, state.params, data.valid_plan, mesh)
-          figure = place.validated(valid["nll"])
-          show_perplexity(progress, place, valid)
-          valid |= task.show_validation(progress, reader.with_params(state.params), data, config)
-          metrics.write(place.step, "valid", valid)
+          figure = take_down_validation(config, place, valid, progress, metrics, reader.with_params(state.params), data)
         if figure is not None or is_checkpoint_step(config, place):
           recorder.flush()
           checkpoints.save(place.step, state, metadata_of(place), figure)
@@ -140,8 +133,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
           raise Stopped(signal, place.step)
 
     # The end: the mean of the last checkpoints, its validation loss, its test translations.
-    params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
-    save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
+    like = placed_at(abstract.params, shardings.params)
+    params, averaged = save_final_params(config, workdir, checkpoints, place, like)
     valid = mean_loss(eval_step, params, data.valid_plan, mesh)
     results = finish_run(config, workdir, console, reader.with_params(params), data, place, valid, averaged)
     show_results(console, config, results, workdir)
@@ -168,6 +161,16 @@ def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:
   return Checkpoints(workdir / "checkpoints", training.keep, training.keep_best, training.average)
 
 
+def newest_checkpoint(config: ConfigDict, workdir: Path, start: Start, checkpoints: Checkpoints) -> int | None:
+  """The step that the run goes on from, None for its beginning; raises UserError if that is beyond `training.steps`."""
+  newest = None if start is Start.NEW else checkpoints.newest()
+  if newest is not None and newest > config.training.steps:
+    raise UserError(
+      f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
+    )
+  return newest
+
+
 def show_saved_results(console: Console, config: ConfigDict, workdir: Path) -> dict[str, Any]:
   """Prints the results of a run that is finished, and returns them."""
   results = json.loads((workdir / "results.json").read_text())
@@ -191,6 +194,26 @@ def starting_point(
   vocabularies = load_vocabularies(Path(origin)) if origin else None
   params = load_final(config.init_from)[0] if config.init_from and newest is None else None
   return vocabularies, params
+
+
+def saved_place(checkpoints: Checkpoints, newest: int) -> Place:
+  """Where the run stood at its checkpoint; warns if that was made under other conditions."""
+  metadata = checkpoints.metadata(newest)
+  warn_about_environment(metadata["environment"])
+  return Place(**metadata["place"])
+
+
+def placed_at(abstract: PyTree, shardings: PyTree) -> PyTree:
+  """The shapes and types of arrays together with where they lie."""
+  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+
+
+def write_start(config: ConfigDict, workdir: Path, start: Start, vocabularies: Vocabularies) -> None:
+  """Writes what a run directory holds from the start on; nothing of this start has gone wrong until here."""
+  if start is Start.NEW:
+    save_vocabularies(vocabularies, workdir)
+  (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
+  write_json_atomically(workdir / "config.json", config.to_dict())
 
 
 def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str, task: str) -> PyTree:
@@ -269,21 +292,34 @@ def out_of_patience(config: ConfigDict, place: Place) -> bool:
   return bool(config.training.patience) and place.without_gain >= config.training.patience
 
 
-def show_perplexity(progress: Progress, place: Place, valid: dict[str, float]) -> None:
-  """Prints the validation perplexity."""
+def take_down_validation(
+  config: ConfigDict,
+  place: Place,
+  valid: dict[str, float],
+  progress: Progress,
+  metrics: Metrics,
+  reader: Reader,
+  data: PreparedData,
+) -> float:
+  """Prints and records a validation and what the reader makes of the first examples; returns the figure of the checkpoint."""
+  figure = place.validated(valid["nll"])
   best = ", the lowest so far" if place.without_gain == 0 else ""
   progress.print(f"step {place.step:,}: validation perplexity {perplexity(valid['nll']):.2f}{best}")
+  valid = valid | task_of(config).show_validation(progress, reader, data, config)
+  metrics.write(place.step, "valid", valid)
+  return figure
 
 
-def final_params(
-  config: ConfigDict, checkpoints: Checkpoints, abstract: PyTree, shardings: PyTree
+def save_final_params(
+  config: ConfigDict, workdir: Path, checkpoints: Checkpoints, place: Place, like: PyTree
 ) -> tuple[PyTree, list[int]]:
-  """Returns the parameters that the run ends with and the steps they come from (paper, section 6.1).
+  """Saves and returns the parameters that the run ends with, and the steps they come from (paper, section 6.1).
 
   They are the mean of the last `training.average` checkpoints; with early stopping and no averaging, the best one.
   """
   steps = checkpoints.regular_steps()[-config.training.average :]
   if config.training.average == 1 and config.training.patience and (best := checkpoints.best()) is not None:
     steps = [best]
-  like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-  return checkpoints.average(steps, like), steps
+  params = checkpoints.average(steps, like)
+  save_final(workdir, params, {"averaged_steps": steps, "steps": place.step})
+  return params, steps
