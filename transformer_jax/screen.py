@@ -22,19 +22,25 @@ from transformer_jax.training.progress import duration, facts_table
 
 def show_start(console: Console, config: ConfigDict, workdir: Path, newest: int | None) -> None:
   """Says where the run lies, on what it runs and from where it goes on."""
+  facts = {"run directory": str(workdir), "device": device(), "corpus": ", ".join(config.data.train)}
+  if newest is not None:
+    facts["going on"] = f"from the checkpoint of step {newest:,}"
+  console.print(facts_table(facts))
+
+
+def show_start_together(console: Console, config: ConfigDict, runs: list[str]) -> None:
+  """The same for runs that train as one program, with a line for each of them."""
+  console.print(facts_table({"runs": runs, "device": device(), "corpus": ", ".join(config.data.train)}))
+
+
+def device() -> str:
+  """What the run computes on: "CPU, 2 cores (JAX 0.10.2, Python 3.11.9)"."""
   devices = jax.devices()
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   kind = f"CPU, {cores} cores" if devices[0].platform == "cpu" else devices[0].device_kind
   copies = f"{len(devices)} × " if len(devices) > 1 else ""
   kind += f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
-  facts = {
-    "run directory": str(workdir),
-    "device": f"{copies}{kind} (JAX {jax.__version__}, Python {platform.python_version()})",
-    "corpus": ", ".join(config.data.train),
-  }
-  if newest is not None:
-    facts["going on"] = f"from the checkpoint of step {newest:,}"
-  console.print(facts_table(facts))
+  return f"{copies}{kind} (JAX {jax.__version__}, Python {platform.python_version()})"
 
 
 def show_data(console: Console, config: ConfigDict, data: PreparedData) -> None:

@@ -26,7 +26,7 @@ from transformer_jax.errors import Stopped, UserError
 from transformer_jax.model.build import build_model
 from transformer_jax.results import finish_run
 from transformer_jax.screen import show_data, show_model, show_results, show_start
-from transformer_jax.tasks import task_of
+from transformer_jax.tasks import Reader, task_of
 from transformer_jax.training import step as programs
 from transformer_jax.training.checkpoints import Checkpoints, load_final, save_final
 from transformer_jax.training.feed import batches, empty_batch
@@ -58,11 +58,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       return show_saved_results(console, config, workdir)
     check_devices(config)
     task = task_of(config)
-    newest = None if start is Start.NEW else checkpoints.newest()
-    if newest is not None and newest > config.training.steps:
-      raise UserError(
-        f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
-      )
+    newest = newest_checkpoint(config, workdir, start, checkpoints)
     for change in changes:
       logging.warning("%s", change)
     use_compilation_cache(config)
@@ -98,19 +94,14 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
 
     # State: of the newest intact checkpoint, or new.
     if newest is not None:
-      like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-      state, metadata = checkpoints.restore(newest, like), checkpoints.metadata(newest)
-      place = Place(**metadata["place"])
-      warn_about_environment(metadata["environment"])
+      place = saved_place(checkpoints, newest)
+      state = checkpoints.restore(newest, placed_at(abstract, shardings))
     else:
       state, place = begin(), Place()
       if given_params is not None:
         state = state._replace(params={**state.params, **given_params})
     if processes.is_first():
-      if start is Start.NEW:
-        save_vocabularies(data.vocabularies, workdir)
-      (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
-      write_json_atomically(workdir / "config.json", config.to_dict())
+      write_start(config, workdir, start, data.vocabularies)
     batches_per_epoch = len(data.train_plan.epoch(place.epoch))
     show_model(console, abstract.params, batches_per_epoch, place.step, config.training.steps, seconds_per_step)
 
@@ -133,11 +124,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if is_validation_step(config, place):
           recorder.flush()
           valid = mean_loss(eval_step, state.params, data.valid_plan, mesh)
-          figure = place.validated(valid["nll"])
-          show_perplexity(progress, place, valid)
           shown = reader.with_params(processes.on_own_devices(state.params))
-          valid |= processes.from_first(task.show_validation, progress, shown, data, config)
-          metrics.write(place.step, "valid", valid)
+          figure = take_down_validation(config, place, valid, progress, metrics, shown, data)
         if figure is not None or is_checkpoint_step(config, place):
           recorder.flush()
           checkpoints.save(place.step, state, metadata_of(place), figure)
@@ -150,8 +138,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
           raise Stopped(signal, place.step)
 
     # The end: the mean of the last checkpoints, its validation loss, its test translations.
-    params, averaged = final_params(config, checkpoints, abstract.params, shardings.params)
-    save_final(workdir, params, {"averaged_steps": averaged, "steps": place.step})
+    like = placed_at(abstract.params, shardings.params)
+    params, averaged = save_final_params(config, workdir, checkpoints, place, like)
     valid = mean_loss(eval_step, params, data.valid_plan, mesh)
     reader = reader.with_params(processes.on_own_devices(params))
     results = processes.from_first(finish_run, config, workdir, console, reader, data, place, valid, averaged)
@@ -182,6 +170,16 @@ def open_checkpoints(config: ConfigDict, workdir: Path) -> Checkpoints:
   """The checkpoints of the run in `workdir`."""
   training = config.training
   return Checkpoints(workdir / "checkpoints", training.keep, training.keep_best, training.average)
+
+
+def newest_checkpoint(config: ConfigDict, workdir: Path, start: Start, checkpoints: Checkpoints) -> int | None:
+  """The step that the run goes on from, None for its beginning; raises UserError if that is beyond `training.steps`."""
+  newest = None if start is Start.NEW else checkpoints.newest()
+  if newest is not None and newest > config.training.steps:
+    raise UserError(
+      f"training.steps is {config.training.steps:,}, but {workdir} is trained for {newest:,} steps already: nothing was changed"
+    )
+  return newest
 
 
 def show_saved_results(console: Console, config: ConfigDict, workdir: Path) -> dict[str, Any]:
@@ -216,6 +214,26 @@ def prepare_data(config: ConfigDict, vocabularies: Vocabularies | None, mesh: Me
   data = prepare(vocabularies) if processes.is_first() else None
   vocabularies = processes.from_first(lambda: data and data.vocabularies)
   return prepare(vocabularies) if data is None else data
+
+
+def saved_place(checkpoints: Checkpoints, newest: int) -> Place:
+  """Where the run stood at its checkpoint; warns if that was made under other conditions."""
+  metadata = checkpoints.metadata(newest)
+  warn_about_environment(metadata["environment"])
+  return Place(**metadata["place"])
+
+
+def placed_at(abstract: PyTree, shardings: PyTree) -> PyTree:
+  """The shapes and types of arrays together with where they lie."""
+  return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+
+
+def write_start(config: ConfigDict, workdir: Path, start: Start, vocabularies: Vocabularies) -> None:
+  """Writes what a run directory holds from the start on; nothing of this start has gone wrong until here."""
+  if start is Start.NEW:
+    save_vocabularies(vocabularies, workdir)
+  (workdir / "results.json").unlink(missing_ok=True)  # those of an earlier end that this start goes beyond
+  write_json_atomically(workdir / "config.json", config.to_dict())
 
 
 def place_params(given: PyTree, wanted: PyTree, shardings: PyTree, origin: str, task: str) -> PyTree:
@@ -295,21 +313,34 @@ def out_of_patience(config: ConfigDict, place: Place) -> bool:
   return bool(config.training.patience) and place.without_gain >= config.training.patience
 
 
-def show_perplexity(progress: Progress, place: Place, valid: dict[str, float]) -> None:
-  """Prints the validation perplexity."""
+def take_down_validation(
+  config: ConfigDict,
+  place: Place,
+  valid: dict[str, float],
+  progress: Progress,
+  metrics: Metrics,
+  reader: Reader,
+  data: PreparedData,
+) -> float:
+  """Prints and records a validation and what the reader makes of the first examples; returns the figure of the checkpoint."""
+  figure = place.validated(valid["nll"])
   best = ", the lowest so far" if place.without_gain == 0 else ""
   progress.print(f"step {place.step:,}: validation perplexity {perplexity(valid['nll']):.2f}{best}")
+  valid = valid | processes.from_first(task_of(config).show_validation, progress, reader, data, config)
+  metrics.write(place.step, "valid", valid)
+  return figure
 
 
-def final_params(
-  config: ConfigDict, checkpoints: Checkpoints, abstract: PyTree, shardings: PyTree
+def save_final_params(
+  config: ConfigDict, workdir: Path, checkpoints: Checkpoints, place: Place, like: PyTree
 ) -> tuple[PyTree, list[int]]:
-  """Returns the parameters that the run ends with and the steps they come from (paper, section 6.1).
+  """Saves and returns the parameters that the run ends with, and the steps they come from (paper, section 6.1).
 
   They are the mean of the last `training.average` checkpoints; with early stopping and no averaging, the best one.
   """
   steps = checkpoints.regular_steps()[-config.training.average :]
   if config.training.average == 1 and config.training.patience and (best := checkpoints.best()) is not None:
     steps = [best]
-  like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-  return checkpoints.average(steps, like), steps
+  params = checkpoints.average(steps, like)
+  save_final(workdir, params, {"averaged_steps": steps, "steps": place.step})
+  return params, steps

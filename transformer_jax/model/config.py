@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 from ml_collections import ConfigDict
 
 Kernel = Literal["xla", "chunked", "cudnn"]
@@ -13,7 +14,8 @@ Kernel = Literal["xla", "chunked", "cudnn"]
 class ModelConfig:
   """The fields of `config.model` (meanings and choices there) with every 0 resolved, and the sizes of the vocabularies.
 
-  A model without an encoder, or without a decoder, has 0 layers there.
+  A model without an encoder, or without a decoder, has 0 layers there. Runs that train as one program each have their own
+  rates of dropout, which are arrays there.
   """
 
   kind: str
@@ -28,9 +30,9 @@ class ModelConfig:
   num_kv_heads: int
   d_k: int
   d_v: int
-  dropout: float
+  dropout: float | Float[Array, ""]
   attention_dropout: float
-  ffn_dropout: float
+  ffn_dropout: float | Float[Array, ""]
   layer_drop: float
   norm: str
   norm_kind: str

@@ -14,21 +14,29 @@ def dropout(
   An element is kept or not by 16 random bits, two elements to each number drawn: on a CPU the numbers are most of what dropout
   costs. The probability is thereby a multiple of 2^-16, off by at most 8e-6.
   """
+  share_kept = 1.0 - rate
+  if isinstance(share_kept, jax.Array):  # as a Python number would: it takes the type of x
+    share_kept = share_kept.astype(x.dtype)
   *lead, last = x.shape or (1,)
   pairs = jax.random.bits(key, (*lead, -(-last // 2)), jnp.uint32)
   bits = jax.lax.bitcast_convert_type(pairs, jnp.uint16).reshape(*lead, -1)[..., :last].reshape(x.shape)
   kept = bits >= jnp.round(rate * 2**16).astype(jnp.uint16)
-  return jnp.where(kept, x / (1.0 - rate), 0.0).astype(x.dtype)
+  return jnp.where(kept, x / share_kept, 0.0).astype(x.dtype)
+
+
+def is_zero(rate: float | Float[Array, ""]) -> bool:
+  """Whether a rate is known to be 0 before the program runs; one that only the running program knows may be anything."""
+  return not isinstance(rate, jax.Array) and rate == 0.0
 
 
 class Dropout(nn.Module):
   """`dropout` with the module's own random key; passes x through when not training or when the rate is 0."""
 
-  rate: float
+  rate: float | Float[Array, ""]
 
   @nn.compact
   def __call__(self, x: Float[Array, "*shape"], train: bool) -> Float[Array, "*shape"]:
-    if not train or self.rate == 0.0:
+    if not train or is_zero(self.rate):
       return x
     return dropout(self.make_rng("dropout"), x, self.rate)
 

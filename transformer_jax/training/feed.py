@@ -1,7 +1,7 @@
 """From the plan of an epoch to batches on the devices, read ahead."""
 
 import concurrent.futures
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import grain
 import jax
@@ -13,7 +13,13 @@ from transformer_jax.training.step import put_batch
 
 
 def batches(plan: Plan, mesh: Mesh, epoch: int, batch: int) -> Iterator[tuple[int, int, Batch]]:
-  """Yields the batches from batch number `batch` of epoch number `epoch` on, without end, spread over the mesh.
+  """Yields the batches of `read_ahead`, spread over the mesh."""
+  for reached_epoch, reached_batch, rows in read_ahead(plan, epoch, batch):
+    yield reached_epoch, reached_batch, put_batch(rows, mesh)
+
+
+def read_ahead(plan: Plan, epoch: int, batch: int) -> Generator[tuple[int, int, Batch], None, None]:
+  """Yields the batches from batch number `batch` of epoch number `epoch` on, without end, as NumPy arrays.
 
   Each comes with the place (epoch, batch) that is reached when it is done. grain builds the next batches while the devices
   work, a thread plans the next epoch. Seed and epoch number alone decide what comes, so nothing but the place is saved.
@@ -26,7 +32,7 @@ def batches(plan: Plan, mesh: Mesh, epoch: int, batch: int) -> Iterator[tuple[in
       reading = rest.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8))
       for done, rows in enumerate(reading, start=batch + 1):
         complete = done == len(order)
-        yield epoch + complete, 0 if complete else done, put_batch(rows, mesh)
+        yield epoch + complete, 0 if complete else done, rows
       order, epoch, batch = following.result(), epoch + 1, 0
 
 

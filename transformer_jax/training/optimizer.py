@@ -11,12 +11,15 @@ from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 
-def learning_rate_schedule(optimizer: ConfigDict, d_model: int, steps: int) -> optax.Schedule:
+def learning_rate_schedule(
+  optimizer: ConfigDict, d_model: int, steps: int, peak: float | Float[Array, ""] | None = None
+) -> optax.Schedule:
   """Returns the rate of each update as a function of the number of updates made before it (0 for the first).
 
-  The formulas count from 1: the first update has step 1, which is the count plus one.
+  The formulas count from 1: the first update has step 1, which is the count plus one. A `peak` that is given stands for
+  `optimizer.learning_rate`; the "paper" schedule has none.
   """
-  peak, warmup = optimizer.learning_rate, optimizer.warmup_steps
+  peak, warmup = optimizer.learning_rate if peak is None else peak, optimizer.warmup_steps
 
   def paper(count):
     step = count + 1.0

@@ -197,6 +197,35 @@ class Progress:
       self._bar.stop()
 
 
+class ProgressOfRun(Progress):
+  """One of several runs that share a display: its text is shown under its name, its numbers as a part of the whole's."""
+
+  def __init__(self, display: Progress, name: str, latest: dict[str, tuple[int, float, float, float]]):
+    """`latest`: what each run has reported last, shared by all of them."""
+    self._display, self._name, self._latest = display, name, latest
+
+  @classmethod
+  def of_all(cls, display: Progress, names: Sequence[str]) -> list["ProgressOfRun"]:
+    """One for each run."""
+    latest: dict[str, tuple[int, float, float, float]] = {}
+    return [cls(display, name, latest) for name in names]
+
+  def update(self, step: int, loss: SupportsFloat, perplexity: SupportsFloat, tokens_per_second: SupportsFloat) -> None:
+    """Shows the step of the run that is least far, the means of loss and perplexity, and the speed of all runs together."""
+    self._latest[self._name] = step, float(loss), float(perplexity), float(tokens_per_second)
+    steps, losses, perplexities, speeds = zip(*self._latest.values(), strict=True)
+    runs = len(steps)
+    self._display.update(min(steps), sum(losses) / runs, sum(perplexities) / runs, sum(speeds))
+
+  def end(self) -> None:
+    """Leaves the numbers of this run out from now on."""
+    self._latest.pop(self._name, None)
+
+  def print(self, *parts: RenderableType) -> None:
+    """Prints text or tables under the name of the run."""
+    self._display.print(Text(self._name, style="bold"), *parts)
+
+
 class _Summary(ProgressColumn):
   """The text to the right of the bar."""
 

@@ -17,9 +17,12 @@ SECONDS_BETWEEN_FLUSHES = 1.0
 class Recorder:
   """Collects the metrics of updates and writes them out about once a second: numbers are fetched from the devices late."""
 
-  def __init__(self, training: ConfigDict, metrics: Metrics, progress: Progress, place: Place):
-    """`place.pieces` and `place.seconds` are kept up to date by `flush`."""
-    self.training, self.metrics, self.progress, self.place = training, metrics, progress, place
+  def __init__(self, training: ConfigDict, metrics: Metrics, progress: Progress, place: Place, lane: int | None = None):
+    """`place.pieces` and `place.seconds` are kept up to date by `flush`.
+
+    `lane`: which entry of the arrays is this run's, where what is added are the metrics of several runs.
+    """
+    self.training, self.metrics, self.progress, self.place, self.lane = training, metrics, progress, place, lane
     self.waiting: list[tuple[int, StepMetrics]] = []
     self.clock = time.perf_counter()
 
@@ -43,6 +46,8 @@ class Recorder:
       return
     steps, values = [step for step, _ in self.waiting], jax.device_get([metrics for _, metrics in self.waiting])
     self.waiting = []
+    if self.lane is not None:
+      values = [jax.tree.map(lambda array: array[self.lane], metrics) for metrics in values]
     now = time.perf_counter()
     seconds, self.clock = now - self.clock, now
     pieces = sum(int(metrics.sums.pieces) for metrics in values)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from transformer_jax.data.batches import Batch
 from transformer_jax.training.objective import Sums, smoothed_cross_entropy
@@ -69,7 +69,9 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   return Batch(*(jax.make_array_from_process_local_data(sharding, np.asarray(array)) for array in batch))
 
 
-def initial_state(model: nn.Module, optimizer: optax.GradientTransformation, batch: Batch, seed: int) -> TrainState:
+def initial_state(
+  model: nn.Module, optimizer: optax.GradientTransformation, batch: Batch, seed: int | UInt32[Array, ""]
+) -> TrainState:
   """Returns the state before the first update. Meant for `jax.jit` or `jax.eval_shape`; of the batch only the shapes count."""
   init_key, dropout_key = jax.random.split(jax.random.key(seed))
   params = model.init(init_key, batch)["params"]
@@ -77,7 +79,13 @@ def initial_state(model: nn.Module, optimizer: optax.GradientTransformation, bat
   return TrainState(zero, params, optimizer.init(params), jax.random.key_data(dropout_key), zero, zero)
 
 
-def batch_loss(model: nn.Module, params: PyTree, batch: Batch, key: jax.Array | None, label_smoothing: float) -> Sums:
+def batch_loss(
+  model: nn.Module,
+  params: PyTree,
+  batch: Batch,
+  key: jax.Array | None,
+  label_smoothing: float | Float[Array, ""],
+) -> Sums:
   """Runs the model on a batch (with dropout if a key is given) and sums the loss over its target pieces."""
   rngs = {} if key is None else {"dropout": key}
   logits: Any = model.apply({"params": params}, batch, train=key is not None, rngs=rngs)
@@ -85,7 +93,12 @@ def batch_loss(model: nn.Module, params: PyTree, batch: Batch, key: jax.Array | 
 
 
 def summed_gradients(
-  model: nn.Module, params: PyTree, batch: Batch, key: jax.Array, label_smoothing: float, accumulate: int
+  model: nn.Module,
+  params: PyTree,
+  batch: Batch,
+  key: jax.Array,
+  label_smoothing: float | Float[Array, ""],
+  accumulate: int,
 ) -> tuple[PyTree, Sums]:
   """Returns the gradient of the summed loss and the sums. With accumulate > 1 the rows are worked off in so many parts.
 
@@ -114,7 +127,7 @@ def make_train_step(
   model: nn.Module,
   optimizer: optax.GradientTransformation,
   schedule: optax.Schedule,
-  label_smoothing: float,
+  label_smoothing: float | Float[Array, ""],
   accumulate: int = 1,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
   """Returns the function of one update. It is pure; `compile_step` turns it into a program."""
