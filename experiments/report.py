@@ -181,7 +181,7 @@ def compare(row: Row, rows: list[Row], sweep: dict[str, Any], columns: Sequence[
       ours = Difference(math.nan, math.nan)
       if published is not None:
         ours = Difference(
-          measured.value - published, deviation / math.sqrt(measured.count) if measured.count else math.nan
+          measured.value - published, deviation / math.sqrt(measured.seeds) if measured.seeds else math.nan
         )
       compared[title] = Compared(measured, ours, published, None, reached(ours, column.lower_is_better))
       continue

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from sacrebleu.metrics import BLEU
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 
 from transformer_jax.errors import UserError
 
@@ -18,12 +18,12 @@ class Mean(NamedTuple):
   Attributes:
     value: the mean; NaN where no seed has finished.
     error: its standard error, in the same unit; NaN with fewer than two seeds.
-    count: seeds that have finished.
+    seeds: how many have finished.
   """
 
   value: float
   error: float
-  count: int
+  seeds: int
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -55,9 +55,9 @@ class Difference(NamedTuple):
 
 def difference(row: Mean, base: Mean, deviation: float) -> Difference:
   """The difference of two means of independent seeds; `deviation`: between seeds, from `pooled_deviation`."""
-  if not row.count or not base.count:
+  if not row.seeds or not base.seeds:
     return Difference(math.nan, math.nan)
-  return Difference(row.value - base.value, deviation * math.sqrt(1 / row.count + 1 / base.count))
+  return Difference(row.value - base.value, deviation * math.sqrt(1 / row.seeds + 1 / base.seeds))
 
 
 def verdict(measured: Difference, published: float | None) -> str:
@@ -103,7 +103,8 @@ def paired_bootstrap(
     raise UserError(f"{len(base)} and {len(other)} translations for {len(references)} references")
   os.environ["SACREBLEU_SEED"] = "12345"
   metrics = {"BLEU": BLEU(tokenize=tokenize, lowercase=lowercase)}
-  systems = [("base", list(base)), ("other", list(other))]
+  systems: list[tuple[str, Sequence[str]]] = [("base", list(base)), ("other", list(other))]
   _, scores = PairedTest(systems, metrics, references=[list(references)], test_type="bs", n_samples=samples)()
-  first, second = scores["BLEU"]
-  return 1.0 if first.score == second.score else float(second.p_value)  # the test is not made for equal scores
+  first, second = (result for result in scores["BLEU"] if isinstance(result, Result))
+  # The test is not made for equal scores.
+  return 1.0 if first.score == second.score or second.p_value is None else float(second.p_value)

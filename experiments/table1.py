@@ -103,6 +103,8 @@ def measure(name: str, n: int, d: int, seconds: float) -> tuple[float, int]:
     jax.block_until_ready(compiled(x, *weights))
     times.append(time.perf_counter() - start)
   memory = compiled.memory_analysis()
+  if memory is None:
+    raise UserError("the compiler for this device does not say how much memory a program takes")
   return min(times), memory.temp_size_in_bytes + memory.output_size_in_bytes
 
 

@@ -162,11 +162,11 @@ class Launcher:
         self.watches[run.name].look_again()
         self._say(run)
       if slot.run is None and waiting and not self.stopping:
-        run = next((run for run in waiting if not run.busy()), None)  # a run of a killed launcher may still be saving
-        if run is not None:
-          waiting.remove(run)
-          slot.start(run)
-          self.watches[run.name].look_again()
+        ready = [run for run in waiting if not run.busy()]  # a run of a killed launcher may still be saving
+        if ready:
+          waiting.remove(ready[0])
+          slot.start(ready[0])
+          self.watches[ready[0].name].look_again()
 
   def _say(self, run: Run) -> None:
     """Where there is no table on the screen, a line for each run that ends."""

@@ -15,7 +15,7 @@ from transformer_jax.errors import UserError
 def test_mean_and_standard_error():
   values = [25.1, 24.7, 25.9]
   got = mean(values)
-  assert got.count == 3
+  assert got.seeds == 3
   assert got.value == pytest.approx(statistics.mean(values))
   assert got.error == pytest.approx(statistics.stdev(values) / math.sqrt(3))
   assert mean([2.0]).value == 2.0 and math.isnan(mean([2.0]).error)

@@ -40,7 +40,9 @@ VARIANTS = {
 }
 
 
-# These are at 98.0 to 99.8 % after the 500 steps of the configuration, and some still below 100 after 1,000.
+# These are at 98.0 to 99.8 % after the 500 steps of the configuration, and some at 99.6 and 99.8 after 2,000: a held-out string
+# or two with a symbol twice comes out wrong however often the 10,000 training strings come round. They get 100,000, most of
+# them once, in 1,000 steps.
 SLOWER = {
   "shaw positions",
   "t5 positions",
@@ -53,9 +55,10 @@ SLOWER = {
 }
 
 
-def exact_match(workdir, steps=500, **model):
+def exact_match(workdir, steps=500, strings=10_000, **model):
   """Trains configs/reverse.py with changes, on one device; percentage of held-out strings reversed without a mistake."""
   config = load_config_file(str(ROOT / "configs" / "reverse.py"))
+  config.data.train = (f"reverse:pairs={strings}",)
   config.model.update(model)
   config.training.steps = steps
   config.data.cache = str(workdir / "cache")
@@ -79,17 +82,23 @@ def as_users_run_it(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_learns_to_reverse(variant, tmp_path):
   """And the result is kept."""
-  steps = 2_000 if variant in SLOWER else 500
-  result = exact_match(tmp_path, steps, **VARIANTS[variant])
+  steps, strings = (1_000, 100_000) if variant in SLOWER else (500, 10_000)
+  result = exact_match(tmp_path, steps, strings, **VARIANTS[variant])
   kept = {}
   if RESULTS.exists():
     with open(RESULTS, newline="") as file:
       kept = {row["variant"]: row for row in csv.DictReader(file)}
   changes = " ".join(f"{name}={value}" for name, value in VARIANTS[variant].items())
-  kept[variant] = {"variant": variant, "config.model": changes, "steps": steps, "exact_match": f"{result:.1f}"}
+  kept[variant] = {
+    "variant": variant,
+    "config.model": changes,
+    "steps": steps,
+    "strings": strings,
+    "exact_match": f"{result:.1f}",
+  }
   names = [*VARIANTS, *(name for name in kept if name not in VARIANTS)]
   with open(RESULTS, "w", newline="") as file:
-    writer = csv.DictWriter(file, ["variant", "config.model", "steps", "exact_match"], lineterminator="\n")
+    writer = csv.DictWriter(file, ["variant", "config.model", "steps", "strings", "exact_match"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(kept[name] for name in names if name in kept)
   assert result == 100.0
