@@ -27,6 +27,7 @@ setup(
     "scikit-learn>=1.5,<2",
     "tensorboardX>=2.6.4,<3",
     "rich>=14,<16",
+    "submitit>=1.5.2,<2",
     "matplotlib>=3.10,<4",
     "jaxtyping>=0.3,<0.4",
     "numpy>=2,<3",

@@ -7,7 +7,6 @@ Ctrl-C stops all runs after a checkpoint each. Fields of every run can be change
 takes beside its scale is --experiment.NAME=VALUE.
 """
 
-import contextlib
 import os
 import shutil
 import signal
@@ -17,27 +16,21 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 
 from absl import flags
 from rich.console import Console
-from rich.live import Live
 
-from experiments.experiment import load_experiment
-from launch.runs import Run, prepare_sweep
-from launch.table import Watch, runs_table
+from launch.arguments import read_line
+from launch.runs import Run, reason_of
+from launch.table import Watch, live_table, new_table_console, runs_table
 from launch.worker import start_worker
-from transformer_jax.checks import change_fields, split_changes
-from transformer_jax.commands import parse_flags, required, run_command
-from transformer_jax.errors import UserError
+from transformer_jax.commands import run_command
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def define_flags(values: flags.FlagValues) -> None:
-  """Defines the flags of the command."""
-  flags.DEFINE_string("scale", "small", "size of the experiment: paper, small or smoke", flag_values=values)
-  flags.DEFINE_string("output", None, "folder of the sweep: new, or one to go on with", flag_values=values)
+  """Defines the flags of this launcher, beside those of all."""
   flags.DEFINE_integer(
     "workers", 0, "runs at a time; 0: as many as there are GPUs, or cores for", lower_bound=0, flag_values=values
   )
@@ -45,33 +38,16 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def main(arguments: list[str]) -> None:
   """The command."""
-  changes, left = split_changes(arguments)
-  if "" in dict(changes):
-    raise UserError(
-      "the experiment names its base configuration: --config.FIELD=VALUE changes a field, --config is not taken"
-    )
-  path = left.pop(0) if left and not left[0].startswith("-") else None
-  options, left = split_options(left)
-  values = parse_flags(define_flags, left, __doc__)
-  if path is None:
-    raise UserError("name an experiment first: python -m launch.local experiments/table3.py --output=DIR")
-  (output,) = required(values, "output")
-  experiment = load_experiment(path, values.scale, options)
-  change_fields(experiment.base, changes)
-  runs = prepare_sweep(experiment, {"experiment": path, "scale": values.scale, **options}, Path(output))
-  slots = make_slots(values.workers, experiment.cores)
-  failed = Launcher(runs, slots, Console(markup=False, emoji=False, highlight=False)).run()
-  print(f"report: python -m experiments.report {output}")
+  line = read_line(arguments, define_flags, __doc__, "launch.local")
+  runs = line.prepare()
+  slots = make_slots(line.values.workers, line.experiment.cores)
+  failed = Launcher(runs, slots, new_table_console()).run()
+  print(f"report: python -m experiments.report {line.folder}")
   if failed:
-    print(f"{len(failed)} of {len(runs)} runs failed: {', '.join(run.name for run in failed)}; see {output}/failed")
+    print(
+      f"{len(failed)} of {len(runs)} runs failed: {', '.join(run.name for run in failed)}; see {line.folder}/failed"
+    )
     sys.exit(1)
-
-
-def split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-  """Takes `--experiment.NAME=VALUE` out of a command line; returns the values by name and the arguments that are left."""
-  prefix = "--experiment."
-  given = [argument.removeprefix(prefix).partition("=") for argument in arguments if argument.startswith(prefix)]
-  return {name: value for name, _, value in given}, [a for a in arguments if not a.startswith(prefix)]
 
 
 class Slot:
@@ -128,16 +104,13 @@ class Launcher:
     """
     waiting = deque(run for run in self.runs if not run.finished())
     before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    screen = self.console.is_terminal and not self.console.is_dumb_terminal
     try:
-      with Live(console=self.console, auto_refresh=False) if screen else contextlib.nullcontext() as live:
+      with live_table(self.console) as live:
         while (waiting and not self.stopping) or any(slot.run for slot in self.slots):
           self._step(waiting)
-          if live:
-            live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
+          live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
           time.sleep(SECONDS_BETWEEN_LOOKS)
-        if live:
-          live.update(runs_table(self.watches.values()), refresh=True)
+        live.update(runs_table(self.watches.values()), refresh=True)
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
@@ -195,14 +168,6 @@ def visible_gpus() -> list[str]:
     return []
   listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
   return [str(number) for number, line in enumerate(line for line in listed if line.startswith("GPU "))]
-
-
-def reason_of(status: int, log: Path) -> str:
-  """Why a process failed: the signal that killed it, or the last line that it printed."""
-  if status < 0:
-    return f"killed by {signal.Signals(-status).name}"
-  lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-  return f"exit status {status}: {lines[-1].strip() if lines else 'it printed nothing'}"
 
 
 if __name__ == "__main__":

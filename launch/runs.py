@@ -5,12 +5,15 @@ DIR/configs/NAME.json    what each run is to train
 DIR/runs/NAME/           its run directory
 DIR/logs/NAME.log        what it printed, all starts
 DIR/failed/NAME.txt      why it failed, in a line; gone as soon as it is started again
+DIR/slurm.json           of runs that `launch.slurm` submitted: the jobs
+DIR/slurm/               what submitit keeps of each job, and what it printed beside the run
 """
 
 import dataclasses
 import fcntl
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +167,11 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 def runs_of(folder: Path) -> list[Run]:
   """The runs of a sweep's folder, in the order of the experiment."""
   return [Run(folder, Setting(run["changes"], run["label"])) for run in read_sweep(folder)["runs"]]
+
+
+def reason_of(status: int, log: Path) -> str:
+  """Why a process failed: the signal that killed it (a negative status), or the last line that it printed."""
+  if status < 0:
+    return f"killed by {signal.Signals(-status).name}"
+  lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+  return f"exit status {status}: {lines[-1].strip() if lines else 'it printed nothing'}"

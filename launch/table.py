@@ -5,6 +5,8 @@ import os
 import time
 from collections.abc import Iterable
 
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
 from launch.runs import Run
@@ -92,3 +94,27 @@ def runs_table(watches: Iterable[Watch], rows: int | None = None) -> Table:
   for row in shown[:rows] if rows is not None else shown:
     table.add_row(*row)
   return table
+
+
+def new_table_console() -> Console:
+  """A console that takes the names of runs as they are."""
+  return Console(markup=False, emoji=False, highlight=False)
+
+
+def live_table(console: Console) -> "Live | NoLive":
+  """For a `with` block: its `update` shows a table in the place of the one before, where the output is a terminal."""
+  screen = console.is_terminal and not console.is_dumb_terminal
+  return Live(console=console, auto_refresh=False) if screen else NoLive()
+
+
+class NoLive:
+  """Stands for the table where the output is no terminal."""
+
+  def __enter__(self) -> "NoLive":
+    return self
+
+  def __exit__(self, *_) -> None:
+    pass
+
+  def update(self, *_, **__) -> None:
+    """Shows nothing."""
