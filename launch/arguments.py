@@ -28,6 +28,11 @@ class Line(NamedTuple):
   folder: Path
   values: flags.FlagValues
 
+  @property
+  def options(self) -> dict[str, str]:
+    """What the experiment was given beside its scale."""
+    return {name: value for name, value in self.origin.items() if name not in ("experiment", "scale")}
+
   def prepare(self) -> list[Run]:
     """Writes the folder of the sweep; returns its runs. Raises UserError as `prepare_sweep` does."""
     return prepare_sweep(self.experiment, self.origin, self.folder)

@@ -69,7 +69,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def main(arguments: list[str]) -> None:
   """The command."""
   line = read_line(arguments, define_flags, __doc__, "launch.slurm")
-  parameters = job_parameters(line.values, line.experiment.cores, Path(line.path).stem)
+  parameters = job_parameters(line.values, line.experiment.cores, Path(line.origin["experiment"]).stem)
   if line.values.status:
     runs = runs_of(line.folder)
   else:
@@ -153,7 +153,8 @@ def submit_missing(line: Line, runs: Sequence[Run], parameters: Mapping[str, Any
   else:
     print(f"nothing to submit{rest}")
   if not line.values.wait:
-    options = f"{line.path} --scale={line.values.scale} --output={line.folder}"
+    own = "".join(f" --experiment.{name}={value}" for name, value in line.options.items())
+    options = f"{line.origin['experiment']} --scale={line.values.scale} --output={line.folder}{own}"
     print(f"look:   python -m launch.slurm {options} --status")
     print(f"report: python -m experiments.report {line.folder}")
 
@@ -243,14 +244,15 @@ class QueueWatch(Watch):
     states = queued(watch.job for watch in watches if watch.job)
     for watch in watches:
       watch.queued = states.get(watch.job)
+      watch.look_again()
 
   def state(self) -> str:
     """done, running, pending, failed: why, …; a run whose job ended without a word is pointed out."""
-    if self.run.finished():
-      return "done"
+    state = super().state()
+    if state == "done":
+      return state
     if self.queued is not None:
       return str(self.queued)
-    state = super().state()
     if self.job and state in ("stopped", "waiting"):
       return f"job {self.job} has ended; what it said: {self.run.folder / SUBMITIT_FOLDER}/{self.job}_0_log.err"
     return state

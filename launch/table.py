@@ -21,12 +21,14 @@ class Watch:
   def __init__(self, run: Run):
     self.run = run
     self.steps = run.config().training.steps
-    self.look_again()
+    self._first: tuple[int, float] | None = None  # step and time of the first look at this start
+    self._done = run.finished()
 
   def look_again(self) -> None:
-    """To be called when a process of the run was started or has ended: whether it is done is looked up then alone."""
-    self._done = self.run.finished()
-    self._first: tuple[int, float] | None = None  # step and time of the first look at this start
+    """Looks up whether the run is done, which otherwise no look at its state does: it means reading two configurations."""
+    done, self._done = self._done, self.run.finished()
+    if done != self._done:
+      self._first = None
 
   def state(self) -> str:
     """done, failed: why, running, stopped or waiting."""
