@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from experiments.experiment import Experiment, load_experiment
+from experiments.sweep import check_sweep
 from launch.runs import Run, prepare_sweep
 from transformer_jax.checks import change_fields, split_changes
 from transformer_jax.commands import parse_flags, required
@@ -32,6 +34,10 @@ class Line(NamedTuple):
   def options(self) -> dict[str, str]:
     """What the experiment was given beside its scale."""
     return {name: value for name, value in self.origin.items() if name not in ("experiment", "scale")}
+
+  def configs(self) -> list[ConfigDict]:
+    """The configuration of each run. Raises UserError as `check_sweep` does."""
+    return check_sweep(self.experiment.base, self.experiment.sweep)
 
   def prepare(self) -> list[Run]:
     """Writes the folder of the sweep; returns its runs. Raises UserError as `prepare_sweep` does."""

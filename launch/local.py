@@ -3,27 +3,25 @@
   python -m launch.local experiments/table3.py --scale=small --workers=2 --output=DIR
 
 The same line again does what is missing: finished runs are left alone, stopped ones go on, failed ones are tried again.
+With --vmap, runs that differ in seed, dropout, label smoothing and learning rate alone train as one program, which suits a GPU.
 Ctrl-C stops all runs after a checkpoint each. Fields of every run can be changed: --config.training.steps=100. What an experiment
 takes beside its scale is --experiment.NAME=VALUE.
 """
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from multiprocessing.context import ForkServerProcess
 
 from absl import flags
 from rich.console import Console
 
 from launch.arguments import read_line
-from launch.runs import Run, reason_of
+from launch.groups import one_by_one, together
+from launch.runs import Run
+from launch.slots import Slot, make_slots
 from launch.table import Watch, live_table, new_table_console, runs_table
-from launch.worker import start_worker
 from transformer_jax.commands import run_command
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -32,16 +30,25 @@ SECONDS_BETWEEN_LOOKS = 0.5
 def define_flags(values: flags.FlagValues) -> None:
   """Defines the flags of this launcher, beside those of all."""
   flags.DEFINE_integer(
-    "workers", 0, "runs at a time; 0: as many as there are GPUs, or cores for", lower_bound=0, flag_values=values
+    "workers", 0, "processes at a time; 0: as many as there are GPUs, or cores for", lower_bound=0, flag_values=values
+  )
+  flags.DEFINE_boolean(
+    "vmap",
+    False,
+    "train as one program what differs in seed, dropout, label smoothing and learning rate alone",
+    flag_values=values,
   )
 
 
 def main(arguments: list[str]) -> None:
   """The command."""
   line = read_line(arguments, define_flags, __doc__, "launch.local")
+  if line.values.vmap:
+    together(line.configs())  # what cannot be is refused before anything is written
   runs = line.prepare()
+  jobs = [[runs[i] for i in group] for group in (together if line.values.vmap else one_by_one)(line.configs())]
   slots = make_slots(line.values.workers, line.experiment.cores)
-  failed = Launcher(runs, slots, new_table_console()).run()
+  failed = Launcher(jobs, slots, new_table_console()).run()
   print(f"report: python -m experiments.report {line.folder}")
   if failed:
     print(
@@ -50,50 +57,12 @@ def main(arguments: list[str]) -> None:
     sys.exit(1)
 
 
-class Slot:
-  """A place for one run at a time.
-
-  Attributes:
-    cores: the CPU cores of its run.
-    environment: what its run has in its environment beside ours (its GPU).
-  """
-
-  def __init__(self, cores: Sequence[int], environment: dict[str, str]):
-    self.cores, self.environment = cores, environment
-    self.run: Run | None = None
-    self.process: ForkServerProcess | None = None
-
-  def start(self, run: Run) -> None:
-    """Starts or goes on with a run; what it prints goes to its log."""
-    self.run = run
-    run.clear_failure()
-    self.process = start_worker(run.command(), self.cores, run.log, self.environment)
-
-  def send(self, number: int) -> None:
-    """Sends its process, if there is one, a signal."""
-    if self.process is not None and self.process.is_alive() and self.process.pid is not None:
-      os.kill(self.process.pid, number)
-
-  def ended(self) -> bool:
-    """Whether its process has ended since it was started."""
-    return self.process is not None and not self.process.is_alive()
-
-  def free(self) -> Run:
-    """Notes down how the ended run went, returns it, and is ready for another."""
-    assert self.run is not None and self.process is not None
-    run, status = self.run, self.process.exitcode or 0
-    if not run.finished() and status not in (-signal.SIGTERM, 128 + signal.SIGTERM):  # not because it was asked to stop
-      run.mark_failed(reason_of(status, run.log))
-    self.run = self.process = None
-    return run
-
-
 class Launcher:
-  """Works off a list of runs with a number of slots."""
+  """Works off a list of jobs, each of one run or of several that train together, with a number of slots."""
 
-  def __init__(self, runs: Sequence[Run], slots: Sequence[Slot], console: Console):
-    self.runs, self.slots, self.console = runs, slots, console
-    self.watches = {run.name: Watch(run) for run in runs}
+  def __init__(self, jobs: Sequence[list[Run]], slots: Sequence[Slot], console: Console):
+    self.jobs, self.slots, self.console = jobs, slots, console
+    self.watches = {run.name: Watch(run) for job in jobs for run in job}
     self.stopping = 0  # the signal that asked us to stop
 
   def run(self) -> list[Run]:
@@ -102,11 +71,12 @@ class Launcher:
     Raises:
       KeyboardInterrupt: after Ctrl-C or SIGTERM, when all runs have stopped.
     """
-    waiting = deque(run for run in self.runs if not run.finished())
+    missing = ([run for run in job if not run.finished()] for job in self.jobs)
+    waiting = deque(job for job in missing if job)
     before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
       with live_table(self.console) as live:
-        while (waiting and not self.stopping) or any(slot.run for slot in self.slots):
+        while (waiting and not self.stopping) or any(slot.runs for slot in self.slots):
           self._step(waiting)
           live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
           time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -119,7 +89,7 @@ class Launcher:
     if self.stopping:
       print("stopped; the same line goes on", file=sys.stderr)
       raise KeyboardInterrupt
-    return [run for run in self.runs if not run.finished()]
+    return [run for job in self.jobs for run in job if not run.finished()]
 
   def _stop(self, number: int, _) -> None:
     """Asks every run to stop; asked a second time, ends them at once."""
@@ -127,47 +97,24 @@ class Launcher:
       slot.send(signal.SIGKILL if self.stopping else signal.SIGTERM)
     self.stopping = number
 
-  def _step(self, waiting: deque[Run]) -> None:
+  def _step(self, waiting: deque[list[Run]]) -> None:
     """Takes note of ended runs and starts others."""
     for slot in self.slots:
       if slot.ended():
-        run = slot.free()
-        self.watches[run.name].look_again()
-        self._say(run)
-      if slot.run is None and waiting and not self.stopping:
-        ready = [run for run in waiting if not run.busy()]  # a run of a killed launcher may still be saving
+        for run in slot.free():
+          self.watches[run.name].look_again()
+          self._say(run)
+      if not slot.runs and waiting and not self.stopping:
+        # A run of a killed launcher may still be saving.
+        ready = [job for job in waiting if not any(run.busy() for run in job)]
         if ready:
           waiting.remove(ready[0])
           slot.start(ready[0])
-          self.watches[ready[0].name].look_again()
 
   def _say(self, run: Run) -> None:
     """Where there is no table on the screen, a line for each run that ends."""
     if not self.console.is_terminal:
       self.console.print(f"{run.name}: {self.watches[run.name].state()}", soft_wrap=True)
-
-
-def make_slots(workers: int, cores_per_run: int) -> list[Slot]:
-  """Slots with cores and, where there are any, a GPU each; `workers` 0: as many as fit."""
-  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-  gpus = visible_gpus()
-  workers = workers or len(gpus) or max(1, len(cores) // cores_per_run)
-  slots = []
-  for number in range(workers):
-    first = number * cores_per_run
-    own = sorted({cores[(first + i) % len(cores)] for i in range(min(cores_per_run, len(cores)))})
-    slots.append(Slot(own, {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {}))
-  return slots
-
-
-def visible_gpus() -> list[str]:
-  """The NVIDIA GPUs that may be used, as CUDA_VISIBLE_DEVICES names them."""
-  if "CUDA_VISIBLE_DEVICES" in os.environ:
-    return [gpu for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
-  if not shutil.which("nvidia-smi"):
-    return []
-  listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout.splitlines()
-  return [str(number) for number, line in enumerate(line for line in listed if line.startswith("GPU "))]
 
 
 if __name__ == "__main__":

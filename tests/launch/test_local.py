@@ -1,5 +1,6 @@
 """Sweeps on this machine: complete whatever is killed, the same results to the byte, mistakes in one line."""
 
+import json
 import os
 import random
 import signal
@@ -153,3 +154,19 @@ def test_table_3_in_small_strokes(tmp_path):
   assert (status, errors) == (0, "")
   for row in table3.PUBLISHED:
     assert f"| {row} | 1 |" in page
+
+
+def test_runs_train_as_one_program(experiment, tmp_path):
+  """--vmap: two seeds of each number of heads together; what they learn is what they learn apart, within rounding."""
+  figures = {}
+  for name, flags in (("apart", []), ("together", ["--vmap"])):
+    folder = tmp_path / name
+    status, output, errors = run("launch.local", experiment, "--scale=smoke", f"--output={folder}", *flags)
+    assert (status, errors) == (0, ""), output
+    assert output.count(": done") == 4
+    runs = {path.name: json.loads((path / "results.json").read_text()) for path in (folder / "runs").iterdir()}
+    figures[name] = {run: results["valid"]["nll"] for run, results in runs.items()}
+  assert len(list((tmp_path / "together" / "logs").iterdir())) == 2  # a process for each number of heads
+  assert figures["together"] == pytest.approx(figures["apart"], abs=1e-3)
+  status, _, errors = run("launch.local", experiment, "--scale=paper", f"--output={tmp_path / 'none'}", "--vmap")
+  assert status == 2 and errors.startswith("error: --vmap: no two runs of this sweep differ in seed")
