@@ -130,8 +130,7 @@ class Launcher:
     """Takes note of ended runs and starts others."""
     for slot in self.slots:
       if slot.ended():
-        run = slot.free()
-        self._say(run)
+        self._say(slot.free())
       if slot.run is None and waiting and not self.stopping:
         run = next((run for run in waiting if not run.busy()), None)  # a run of a killed launcher may still be saving
         if run is not None:
