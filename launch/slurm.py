@@ -254,7 +254,7 @@ class QueueWatch(Watch):
     if self.queued is not None:
       return str(self.queued)
     if self.job and state in ("stopped", "waiting"):
-      return f"job {self.job} has ended; what it said: {self.run.folder / SUBMITIT_FOLDER}/{self.job}_0_log.err"
+      return f"ended: see {SUBMITIT_FOLDER}/{self.job}_0_log.err"
     return state
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from launch.runs import Run
 from transformer_jax.training.progress import METRICS_FILE, duration
 
 LAST_BYTES = 4_096  # of metrics.jsonl: enough for its last lines
+WIDTH = 200  # of a table that goes into a file or pipe
 
 
 class Watch:
@@ -100,7 +102,8 @@ def runs_table(watches: Iterable[Watch], rows: int | None = None) -> Table:
 
 def new_table_console() -> Console:
   """A console that takes the names of runs as they are."""
-  return Console(markup=False, emoji=False, highlight=False)
+  width = None if sys.stdout.isatty() else WIDTH
+  return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
 def live_table(console: Console) -> "Live | NoLive":

@@ -75,7 +75,7 @@ def run(*arguments, environment=()):
   return done.returncode, done.stdout, done.stderr
 
 
-def wait_for(condition, cluster, seconds=600):
+def wait_for(condition, cluster, seconds=1800):
   """Waits until something has happened."""
   deadline = time.monotonic() + seconds
   while not condition():
@@ -130,3 +130,286 @@ def test_jobs_that_are_cut_short_go_on_and_end_as_undisturbed_ones(experiment, c
   status, output, errors = run("launch.local", experiment, "--scale=smoke", "--workers=2", f"--output={whole}")
   assert (status, errors) == (0, ""), output
   assert results_of(folder) == results_of(whole)
+
+
+@pytest.mark.slow  # another half a minute of Slurm
+def test_what_is_cancelled_stays_so_and_what_fails_says_why(experiment, cluster, tmp_path):
+  """A cancelled run saves and is not queued again; a failed one is noted down; the same line submits both again."""
+  folder = tmp_path / "sweep"
+  line = ["launch.slurm", experiment, "--scale=paper", f"--output={folder}"]
+  status, output, _ = run(*line, environment=cluster.environment)
+  job = re.match(r"submitted 2 of 2 runs as job (\d+)\n", output)[1]
+  wait_for(lambda: training(folder, "long+seed=0"), cluster)
+  cluster.call("scancel", job)
+  wait_for(lambda: not cluster.call("squeue", "--noheader"), cluster)
+  assert "stopped by SIGTERM at step" in (folder / "logs" / "long+seed=0.log").read_text()
+  assert not (folder / "failed" / "long+seed=0.txt").exists()
+  status, output, errors = run(*line, "--wait", environment=cluster.environment)
+  assert (status, errors) == (1, "") and output.startswith("submitted 2 of 2 runs"), output + errors
+  assert "none.en" in (folder / "failed" / "base.txt").read_text()
+  assert re.search(r"^base +failed: exit status 2: error: ", output, re.M) and re.search(
+    r"^long\S+ +done ", output, re.M
+  )
+
+
+PROGRAM = """#!/bin/sh
+here=$(dirname "$0")
+case $(basename "$0") in
+sbatch) cp "$1" "$here/script"; cat "$here/refusal" >&2 2>/dev/null && exit 1; echo Submitted batch job 17;;
+squeue) echo "$@" >> "$here/asked"; cat "$here/queue"; cat "$here/trouble" >&2 2>/dev/null && exit 1; exit 0;;
+scontrol) echo "$@" >> "$here/controlled";;
+esac
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+  """A folder with programs that stand for Slurm's: `script` is what was submitted, `queue` what squeue says."""
+  folder = tmp_path / "programs"
+  folder.mkdir()
+  for name in ("sbatch", "squeue", "srun", "scontrol"):
+    (folder / name).write_text(PROGRAM)
+    (folder / name).chmod(0o755 | stat.S_IXUSR)
+  (folder / "queue").touch()
+  monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+  monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+  return folder
+
+
+def test_one_array_asks_for_what_the_line_says(experiment, programs, tmp_path, capsys):
+  folder = tmp_path / "the sweep"
+  options = (
+    "--partition=gpu --account=us --qos=high --time_min=90 --nodes=2 --tasks_per_node=4 --gpus=4 --cpus=3 --mem_gb=24"
+  )
+  more = [
+    "--array_parallelism=2",
+    "--setup=module load cuda",
+    "--setup=date",
+    "--sbatch=constraint=h100",
+    "--sbatch=exclusive",
+  ]
+  slurm.main([str(experiment), "--scale=smoke", f"--output={folder}", *options.split(), *more])
+  shown = capsys.readouterr().out
+  assert shown.startswith("submitted 3 of 3 runs as job 17\nstop:   scancel 17\nlook:   python -m launch.slurm ")
+  script = (programs / "script").read_text()
+  asked = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", script, re.M))
+  expected = {
+    "array": "0-2%2",
+    "job-name": "longer",
+    "partition": "gpu",
+    "account": "us",
+    "qos": "high",
+    "time": "90",
+    "nodes": "2",
+    "ntasks-per-node": "4",
+    "gpus-per-node": "4",
+    "cpus-per-task": "3",
+    "mem": "24GB",
+    "signal": "USR2@120",
+    "requeue": "",
+    "open-mode": "append",
+    "constraint": "h100",
+    "exclusive": "",
+  }
+  assert expected.items() <= asked.items()
+  assert "\nmodule load cuda\ndate\n" in script and "--cpus-per-task=3" in script.split("\nsrun ")[1]
+  assert json.loads((folder / "slurm.json").read_text()) == {
+    "jobs": {run.name: f"17_{i}" for i, run in enumerate(runs_of(folder))}
+  }
+
+
+def test_the_same_line_submits_what_is_neither_done_nor_queued(experiment, programs, tmp_path, capsys):
+  folder = tmp_path / "sweep"
+  line = [str(experiment), "--scale=smoke", f"--output={folder}"]
+  slurm.main(line)
+  (programs / "script").unlink()
+  capsys.readouterr()
+  (programs / "queue").write_text("17_0|RUNNING|None\n17_1|PENDING|Priority\n17_2|PENDING|Priority\n18|RUNNING|None\n")
+  slurm.main(line)
+  assert capsys.readouterr().out.startswith("nothing to submit; 1 running, 2 pending (Priority)\n")
+  assert not (programs / "script").exists()
+  assert "--jobs=17" in (programs / "asked").read_text()
+  (programs / "queue").write_text("17_1|COMPLETING|None\n")
+  slurm.main(line)
+  assert capsys.readouterr().out.startswith("submitted 2 of 3 runs as job 17; 1 completing\n")
+  assert "--array=0-1%2" in (programs / "script").read_text()
+  finish(runs_of(folder)[2])
+  (programs / "queue").write_text("17_0|RUNNING|None\n")
+  slurm.main([*line, "--status"])
+  table = [re.split(r"  +", each.rstrip()) for each in capsys.readouterr().out.splitlines()]
+  assert table[1][:2] == ["base", "running"] and table[3][:2] == ["long+seed=1", "done"]
+  assert table[2] == ["long+seed=0", "ended: see slurm/17_1_0_log.err"]
+
+
+def finish(run):
+  """Makes a run look finished."""
+  run.directory.mkdir(parents=True)
+  (run.directory / "config.json").write_text(run.config_file.read_text())
+  (run.directory / "results.json").write_text("{}")
+
+
+def test_a_refused_job_leaves_nothing_and_says_why(experiment, programs, tmp_path, capsys):
+  (programs / "refusal").write_text("sbatch: error: invalid partition\nsbatch: error: Batch job submission failed\n")
+  folder = tmp_path / "sweep"
+  with pytest.raises(
+    UserError, match=r"^Slurm does not take the job: sbatch: error: invalid partition sbatch: error: Batch"
+  ):
+    slurm.main([str(experiment), f"--output={folder}", "--partition=none"])
+  assert capsys.readouterr() == ("", "")
+  assert not list((folder / "slurm").iterdir()) and not (folder / "slurm.json").exists()
+
+
+def test_a_queue_that_does_not_answer_submits_nothing(experiment, programs, tmp_path):
+  line = [str(experiment), f"--output={tmp_path / 'sweep'}"]
+  slurm.main(line)
+  (programs / "script").unlink()
+  (programs / "trouble").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
+  with pytest.raises(UserError, match="squeue cannot tell which runs are queued: slurm_load_jobs error: Unable"):
+    slurm.main(line)
+  assert not (programs / "script").exists()
+  (programs / "trouble").write_text("slurm_load_jobs error: Invalid job id specified\n")  # it ended a while ago
+  slurm.main(line)
+  assert (programs / "script").exists()
+
+
+# A job's process with submitit's handler as it is, and a child that takes a stop as `transformer_jax.main` does.
+JOB = """
+import os, signal, sys
+from pathlib import Path
+from submitit.core.job_environment import SignalHandler
+from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.slurm.slurm import SlurmJobEnvironment
+from experiments.sweep import Setting
+from launch import slurm_job
+from launch.runs import Run
+
+folder = Path({folder!r})
+slurm_job.PROGRAM = ("-c", {child!r})
+slurm_job.SECONDS_TO_BE_ENDED = 0
+delayed = DelayedSubmission(slurm_job.TrainRun(Run(folder, Setting({{}}, "one")), 1))
+delayed.set_timeout({minutes}, 0)
+SlurmJobEnvironment()._handle_signals(JobPaths(folder, "17_0"), delayed)
+delayed.result()
+"""
+CHILD = """
+import os, signal, sys, time
+asked = []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+  signal.signal(number, lambda number, _: asked.append(number))
+print("started", len(os.sched_getaffinity(0)), os.environ["SLURM_PROCID"], flush=True)
+while not asked:
+  time.sleep(0.02)
+time.sleep(0.2)  # it saves
+print("saved", flush=True)
+sys.exit(128 + asked[0])
+"""
+
+
+@pytest.fixture
+def job(programs, tmp_path):
+  """Starts a job's process, waits for its child, sends it a signal; returns its exit status, the log and what was requeued."""
+  (tmp_path / "logs").mkdir()
+  (tmp_path / "17_0_submitted.pkl").touch()
+
+  def start(child=CHILD, number=None, state="RUNNING", minutes=600, rank=0):
+    (programs / "queue").write_text(state)
+    ids = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0", "SLURM_PROCID": str(rank)}
+    log = tmp_path / "logs" / ("one.log" if rank == 0 else f"one.task{rank}.log")
+    process = subprocess.Popen(
+      [sys.executable, "-c", JOB.format(folder=str(tmp_path), child=child, minutes=minutes)],
+      cwd=REPOSITORY,
+      env={**os.environ, **ids, "PYTHONPATH": str(REPOSITORY)},
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    if number:
+      while not (log.exists() and "started" in log.read_text()):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+      process.send_signal(number)
+    process.communicate(timeout=300)
+    controlled = programs / "controlled"
+    failure = tmp_path / "failed" / "one.txt"
+    return (
+      process.returncode,
+      log.read_text(),
+      controlled.read_text() if controlled.exists() else "",
+      failure.read_text() if failure.exists() else "",
+    )
+
+  return start
+
+
+@pytest.mark.parametrize("name", ["SIGUSR2", "SIGTERM", "SIGUSR1"])
+def test_a_warned_job_is_requeued_after_the_checkpoint(job, name):
+  """Whichever signal the scheduler warns with."""
+  status, log, controlled, failure = job(number=getattr(signal, name))
+  assert (status, log, controlled, failure) == (255, "started 1 0\nsaved\n", "requeue 17_0\n", "")
+
+
+def test_a_job_whose_end_is_decided_is_left_to_slurm(job):
+  """Cancelled, or requeued by Slurm itself."""
+  assert job(number=signal.SIGTERM, state="COMPLETING") == (143, "started 1 0\nsaved\n", "", "")
+
+
+def test_only_the_first_task_requeues(job):
+  assert job(number=signal.SIGTERM, rank=3) == (143, "started 1 3\nsaved\n", "", "")
+
+
+def test_a_job_that_has_used_up_its_time_limits_is_a_failure(job):
+  """The limit is so short that any warning counts as one for it, and none may be used up."""
+  _, log, controlled, failure = job(number=signal.SIGUSR2, minutes=1)
+  assert (log, controlled, failure) == (
+    "started 1 0\nsaved\n",
+    "",
+    "Job not requeued because: timed-out too many times.\n",
+  )
+
+
+def test_a_failed_run_is_noted_down(job):
+  status, _, controlled, failure = job(child="print('error: bad'); import sys; sys.exit(2)")
+  assert (status, controlled, failure) == (2, "", "exit status 2: error: bad\n")
+  status, _, _, failure = job(child="import os; os.kill(os.getpid(), 9)")
+  assert (status, failure) == (137, "killed by SIGKILL\n")
+  assert job(child="pass")[::3] == (0, "")
+
+
+def test_neighbours_take_other_cores(monkeypatch):
+  monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 11})
+  monkeypatch.setenv("SLURM_LOCALID", "0")
+  taken = []
+  for task in range(3):
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
+    taken.append(own_cores(2))
+  assert taken == [[2, 3], [5, 7], [2, 11]] and own_cores(9) == [2, 3, 5, 7, 11]
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ([], "name an experiment first: python -m launch.slurm "),
+    (["{experiment}"], "--output is missing"),
+    (["none.py", "--output={folder}"], "no experiment file none.py"),
+    (["{experiment}", "--output={folder}", "--config.model.d_modle=3"], "did you mean model.d_model?"),
+    (["{experiment}", "--output={folder}", "--nodes=0"], "nodes"),
+    (["{experiment}", "--output={folder}", "--workers=3"], "workers"),
+    (["{experiment}", "--output={folder}", "--time_min=1"], "--warning_seconds=120 is no less than --time_min=1"),
+    (["{experiment}", "--output={folder}", "--sbatch=array=0-9"], "--sbatch=array=0-9: write NAME=VALUE or NAME"),
+    (["{experiment}", "--output={folder}", "--status"], "sweep.json: this is not the folder of a sweep"),
+  ],
+)
+def test_mistakes_are_one_line(experiment, programs, tmp_path, arguments, message):
+  filled = [argument.format(experiment=experiment, folder=tmp_path / "sweep") for argument in arguments]
+  with pytest.raises(UserError) as error:
+    slurm.main(filled)
+  assert message in str(error.value) and "\n" not in str(error.value)
+  assert not (tmp_path / "sweep").exists()
+
+
+def test_without_slurm_it_says_so(experiment, tmp_path):
+  status, output, errors = run(
+    "launch.slurm", experiment, f"--output={tmp_path / 'sweep'}", environment={"PATH": "/none"}
+  )
+  assert (status, output) == (2, "")
+  assert errors == "error: no sbatch here: start launch.slurm on a machine of the cluster; launch.local needs none\n"
+  assert not (tmp_path / "sweep").exists()
