@@ -62,6 +62,7 @@ def tiny_config(folder, **changes):
   config.decoding.length_penalty = 5.0  # so that even this model says something
   config.decoding.batch_tokens = 256
   config.evaluation.samples = 0
+  config.evaluation.attention_figure = False  # drawing it takes a third of such a run
   for name, value in changes.items():
     checks.set_field(config, name.replace("__", "."), value)
   checks.check(config)
