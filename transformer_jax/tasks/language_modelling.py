@@ -75,9 +75,11 @@ def show_validation(progress: Progress, reader: Reader, data: PreparedData, conf
 def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, data: PreparedData) -> Tested:
   """Scores the test texts, every piece of them; writes `samples.md` with text that is drawn."""
   scores: dict[str, dict[str, Any]] = {}
+  devices = jax.tree.leaves(reader.params)[0].devices()
+  mesh = data_mesh(sorted(devices, key=lambda device: device.id))  # the batches go where the parameters are
   loss_of = jax.jit(lambda params, batch: batch_loss(reader.model, params, batch, None, 0.0))
   for test in data.tests:
-    loss = mean_loss(loss_of, reader.params, test.plan, data_mesh())
+    loss = mean_loss(loss_of, reader.params, test.plan, mesh)
     nll, pieces = loss["nll"], loss["pieces"]
     scores[test.name] = {
       "nll": nll,
