@@ -29,13 +29,13 @@ def get_config() -> ConfigDict:
   config.model.d_ff = 512
   config.model.num_heads = 4
   config.model.norm = "pre"
-  config.batch.tokens = 1_024
+  config.batch.tokens = 768
   config.optimizer.name = "muon"
   config.optimizer.schedule = "linear"
-  config.optimizer.learning_rate = 0.006
+  config.optimizer.learning_rate = 0.005
   config.optimizer.warmup_steps = 200
-  config.training.steps = 1_800
-  config.training.evaluate_every = 450
+  config.training.steps = 2_500
+  config.training.evaluate_every = 500
   config.training.average = 1
   config.decoding.length_penalty = 1.0
   config.decoding.batch_tokens = 1_024

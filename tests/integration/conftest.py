@@ -38,7 +38,7 @@ def corpus(shared):
 @pytest.fixture(scope="session")
 def finished(shared, corpus):
   """A run on one device that nothing disturbed: .workdir (only to be read), .config, .results (of results.json)."""
-  config, workdir = tiny_config(corpus), shared / "finished"
+  config, workdir = tiny_config(corpus, evaluation__attention_figure=True), shared / "finished"
   with open(shared / "finished.lock", "w") as lock, devices(1):
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not workdir.exists():

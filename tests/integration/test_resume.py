@@ -115,7 +115,9 @@ def test_changes_are_printed_and_another_machine_is_warned_about(finished, copy,
   here = resuming.environment()
   monkeypatch.setattr(resuming, "environment", lambda: {**here, "cores": 64, "jax": "0.99"})
   monkeypatch.setattr(training, "finish_run", lambda *arguments: finished.results)
-  config = tiny_config(finished.config.data.folder, training__log_every=2, evaluation__lowercase=True)
+  config = tiny_config(
+    finished.config.data.folder, training__log_every=2, evaluation__attention_figure=True, evaluation__lowercase=True
+  )
   train(config, copy)
   assert warnings == [
     f"evaluation.lowercase is True, was False when {copy} was started",
@@ -142,7 +144,9 @@ def test_what_does_not_fit_the_run_is_refused_in_one_line(finished, copy, warnin
   """Users hit 21, 28: fewer steps than were trained, or another model: said so, and nothing is changed."""
   before = files_of(copy)
   # A change of data comes before and after these fields in the configuration, and is not worth a line in a refused start.
-  config = tiny_config(finished.config.data.folder, batch__tokens=128, training__log_every=2, **change)
+  config = tiny_config(
+    finished.config.data.folder, batch__tokens=128, evaluation__attention_figure=True, training__log_every=2, **change
+  )
   with pytest.raises(UserError, match=message) as refused:
     train(config, copy)
   assert "\n" not in str(refused.value) and warnings == []

@@ -21,7 +21,7 @@ from experiments.experiment import Column, Experiment
 from experiments.sweep import chain, one, over, seeds
 
 def get_experiment(scale):
-  base = tiny_config({data!r}, evaluation__attention_figure=False)
+  base = tiny_config({data!r})
   sweep = seeds(chain(one("base"), over("model.num_heads", 1)), 2)
   if scale == "paper":
     sweep = chain(one("base"), one("bad", {{"data.train": ("text:none.en,none.de",)}}))

@@ -41,17 +41,17 @@ VARIANTS = {
 
 
 # These are at 98.0 to 99.8 % after the 500 steps of the configuration, and some at 99.6 and 99.8 after 2,000: a held-out string
-# or two with a symbol twice comes out wrong however often the 10,000 training strings come round. They get 100,000, most of
-# them once, in 1,000 steps.
+# or two with a symbol twice comes out wrong however often the 10,000 training strings come round. They get 100,000 strings, and
+# so many steps.
 SLOWER = {
-  "shaw positions",
-  "t5 positions",
-  "alibi positions",
-  "no norm",
-  "one head",
-  "grouped queries",
-  "one key head",
-  "local window of 3",
+  "shaw positions": 1_000,
+  "t5 positions": 2_000,  # 99.8 % after 1,000
+  "alibi positions": 1_000,
+  "no norm": 1_000,
+  "one head": 1_000,
+  "grouped queries": 1_000,
+  "one key head": 1_000,
+  "local window of 3": 1_000,
 }
 
 
@@ -82,7 +82,7 @@ def as_users_run_it(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_learns_to_reverse(variant, tmp_path):
   """And the result is kept."""
-  steps, strings = (1_000, 100_000) if variant in SLOWER else (500, 10_000)
+  steps, strings = (SLOWER[variant], 100_000) if variant in SLOWER else (500, 10_000)
   result = exact_match(tmp_path, steps, strings, **VARIANTS[variant])
   kept = {}
   if RESULTS.exists():

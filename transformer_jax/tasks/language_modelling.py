@@ -15,10 +15,11 @@ from transformer_jax.data.streams import StreamPlan, read_stream
 from transformer_jax.data.vocabulary import Vocabularies, build_vocabularies
 from transformer_jax.decoding.generator import Generator as Reader
 from transformer_jax.tasks import Tested
+from transformer_jax.training import step as programs
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.recorder import perplexity
 from transformer_jax.training.rundir import write_text_atomically
-from transformer_jax.training.step import batch_loss, data_mesh
+from transformer_jax.training.step import batch_loss
 from transformer_jax.training.validation import mean_loss
 
 __all__ = ["Reader", "command", "lines_of", "prepare_data", "show_validation", "test"]
@@ -75,7 +76,8 @@ def show_validation(progress: Progress, reader: Reader, data: PreparedData, conf
 def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, data: PreparedData) -> Tested:
   """Scores the test texts, every piece of them; writes `samples.md` with text that is drawn."""
   scores: dict[str, dict[str, Any]] = {}
-  mesh = data_mesh(jax.local_devices())  # where the reader's parameters are; other processes do not take part
+  devices = jax.tree.leaves(reader.params)[0].devices()
+  mesh = programs.data_mesh(sorted(devices, key=lambda device: device.id))  # the batches go where the parameters are
   loss_of = jax.jit(lambda params, batch: batch_loss(reader.model, params, batch, None, 0.0))
   for test in data.tests:
     loss = mean_loss(loss_of, reader.params, test.plan, mesh)

@@ -93,12 +93,10 @@ def muon(update_rms: float = 0.2) -> optax.GradientTransformation:
 
   The update is scaled to a root mean square of about `update_rms`, that of Adam's updates, so that both share one learning
   rate (Liu et al. 2025, arXiv:2502.16982, equation 4). The arithmetic is optax's; here the matrices of one shape are stacked
-  before it, which makes a few large products of many small ones. Three Newton-Schulz steps instead of the usual five
-  bring the singular values less near to 1 and save a tenth of an update of the quickstart.
+  before it, which makes a few large products of many small ones.
   """
   inner = scale_by_muon(
-    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks),
-    ns_steps=3,
+    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks)
   )
 
   def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:
