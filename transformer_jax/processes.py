@@ -173,8 +173,9 @@ class FailureWatch:
     status, text = ending(error)
     try:
       _client().key_value_set(f"{_PREFIX}/failure", str(status))
-    except RuntimeError:  # another was first
-      self._leave(self._failure() or status)
+    except RuntimeError:
+      if (other := self._failure()) is not None:  # another was first
+        self._leave(other)
     if text:
       print(text, file=sys.stderr)
     self._leave(status)

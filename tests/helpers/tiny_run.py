@@ -106,7 +106,7 @@ def run_python(*arguments, environment=()):
 def run_processes(*commands, environment=()):
   """Runs Python at once with each tuple of arguments, as processes of one run; returns what `run_python` does, for each.
 
-  The first is process 0. All are ended if one takes longer than ten minutes.
+  The first is process 0. All are ended if one takes longer than twenty minutes.
   """
   with socket.socket() as probe:
     probe.bind(("localhost", 0))
@@ -124,7 +124,7 @@ def run_processes(*commands, environment=()):
     for number, arguments in enumerate(commands)
   ]
   try:
-    outputs = [process.communicate(timeout=600) for process in processes]
+    outputs = [process.communicate(timeout=1200) for process in processes]
   finally:
     for process in processes:
       process.kill()

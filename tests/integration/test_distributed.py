@@ -26,8 +26,9 @@ Recorder.add = add_and_signal
 run_command(main, sys.argv[1:])
 """
 
-# Process 1 fails while process 0 waits for it on the devices.
+# Two processes, of which process 1 fails while process 0 waits for it on the devices; unless their configurations differ.
 FAILING = """
+import sys
 import numpy as np
 from jax.experimental import multihost_utils
 from transformer_jax import processes
@@ -37,7 +38,9 @@ from transformer_jax.config import default_config
 processes._GRACE_SECONDS = 1.0
 
 def main(arguments):
-  with processes.joined_processes(default_config()):
+  config = default_config()
+  config.seed = int(arguments[0])
+  with processes.joined_processes(config):
     assert processes.from_first(lambda: "a decision") == "a decision"
     if not processes.is_first():
       raise ZeroDivisionError("a defect")
@@ -80,36 +83,37 @@ def test_two_processes_stop_together_go_on_and_leave_the_run_of_one(finished, tm
   assert all(map(close, timeless(lines), timeless(expected)))
   results = json.loads((workdir / "results.json").read_text())
   assert close(*timeless([results, finished.results]))
-  for name in ("config.json", "vocabulary.txt", "samples.md", "translations/first.txt", "figures/attention.png"):
+  for name in ("config.json", "vocabulary.txt", "samples.md", "translations/first.txt", "translations/second.txt"):
     content = (workdir / name).read_bytes().replace(b'"fsdp": true', b'"fsdp": false')
     assert content == (finished.workdir / name).read_bytes()
+  assert (workdir / "figures" / "training.png").exists()
   names = [{path.name for path in folder.rglob("*.*")} for folder in (workdir / "checkpoints", workdir)]
   assert "seal.json" in names[0] and not [name for name in names[1] if name.endswith((".tmp", ".writing"))]
   assert len([*(workdir / "tensorboard").iterdir()]) == 2  # one writer a start
 
 
-@pytest.mark.parametrize(
-  ("of_both", "of_second", "message"),
-  [
-    (["--config.data.train=text:nowhere.en,nowhere.de"], [], "error: there is no file "),
-    ([], ["--config.seed=1"], "error: process 1 was started with another configuration than process 0"),
-  ],
-)
-def test_a_mistake_is_said_once_and_ends_both(finished, tmp_path, of_both, of_second, message):
+def test_a_mistake_is_said_once_and_ends_both(finished, tmp_path):
+  """Promptly, and the run directory is as it was."""
   workdir = tmp_path / "run"
-  flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}", *of_both]
-  command = ("-m", "transformer_jax.main", *flags)
+  flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}"]
+  command = ("-m", "transformer_jax.main", *flags, "--config.data.train=text:nowhere.en,nowhere.de")
   start = time.perf_counter()
-  first, second = run_processes(command, (*command, *of_second))
+  first, second = run_processes(command, command)
   assert (first[0], second[0]) == (2, 2), (first, second)
-  assert message in first[2] and "error" not in second[2] and "Traceback" not in first[2] + second[2]
+  assert "error: there is no file " in first[2]
+  assert "error" not in second[2] and "Traceback" not in first[2] + second[2]
   assert not workdir.exists()
-  assert (
-    time.perf_counter() - start < 120
-  )  # mostly that of the imports; a service that waits for a process takes longer
+  assert time.perf_counter() - start < 200  # seconds, on an idle machine; JAX's own wait for a lost process takes 300
+
+
+def test_other_configurations_are_refused():
+  first, second = run_processes(("-c", FAILING, "0"), ("-c", FAILING, "1"))
+  assert (first[0], second[0]) == (2, 2), (first, second)
+  assert "error: process 1 was started with another configuration than process 0" in first[2]
+  assert "error" not in second[2]
 
 
 def test_a_defect_in_one_process_ends_the_other_too():
-  first, second = run_processes(("-c", FAILING), ("-c", FAILING))
+  first, second = run_processes(("-c", FAILING, "0"), ("-c", FAILING, "0"))
   assert (first[0], second[0]) == (1, 1), (first, second)
   assert "ZeroDivisionError: a defect" in second[2] and "Traceback" not in first[2]
