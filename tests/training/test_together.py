@@ -64,9 +64,13 @@ def test_every_run_trains_as_by_itself(tmp_path):
 @pytest.mark.parametrize(
   "common",
   [
-    {"model__kind": "lstm", "model__recurrent_size": 8, "model__dtype": "bfloat16", "training__accumulate": 2},
-    {"optimizer__name": "muon", "optimizer__weight_decay": 0.1, "model__kernel": "chunked", "model__layer_drop": 0.1},
-    {"optimizer__name": "adafactor", "optimizer__schedule": "cosine", "model__attention_dropout": 0.1},
+    {"model__kind": "lstm", "model__recurrent_size": 8, "training__accumulate": 2, "optimizer__name": "adafactor"},
+    {
+      "model__kernel": "chunked",
+      "model__dtype": "bfloat16",
+      "optimizer__name": "muon",
+      "optimizer__schedule": "cosine",
+    },
   ],
 )
 def test_other_models_and_optimizers_can_be_vectorised(tmp_path, common):
