@@ -49,6 +49,8 @@ def test_any_shape_and_a_rate_known_only_at_run_time(shape):
 
 
 def test_bfloat16_stays_bfloat16():
+  x, key = jax.random.normal(jax.random.key(1), (8, 8), jnp.bfloat16), jax.random.key(0)
+  np.testing.assert_array_equal(dropout(key, x, 0.1), dropout(key, x, jnp.float32(0.1)))  # known at run time only
   y = dropout(jax.random.key(0), jnp.ones((8, 8), jnp.bfloat16), 0.5)
   assert y.dtype == jnp.bfloat16
   assert set(np.unique(np.asarray(y, np.float32))) <= {0.0, 2.0}

@@ -101,7 +101,8 @@ class Lane:
 
   def read(self) -> None:
     """Takes the next batch."""
-    self.after, self.rows = (batch := next(self.batches))[:2], batch[2]
+    epoch, batch, self.rows = next(self.batches)
+    self.after = epoch, batch
 
   def updated(self, step_metrics: StepMetrics) -> None:
     """Takes note of the update with that batch; `step_metrics` are those of all lanes."""
@@ -121,7 +122,7 @@ class Lane:
     try:
       yield
     except UserError as error:
-      self.error = error
+      self.error = error.with_traceback(None)  # its frames hold arrays
       self.progress.print(f"error: {error}")
 
   def is_save_step(self) -> bool:

@@ -58,6 +58,8 @@ def check_together(configs: Sequence[ConfigDict]) -> None:
         )
   if not configs[0].batch.packing:
     raise UserError("batch.packing must be True for runs that train together: their batches would differ in shape")
+  if configs[0].model.kernel == "cudnn":
+    raise UserError('model.kernel "cudnn" cannot be vectorised over runs: use "xla" for runs that train together')
 
 
 def train_together(configs: Sequence[ConfigDict], workdirs: Sequence[str | Path]) -> list[Outcome]:
