@@ -347,9 +347,10 @@ def test_a_warned_job_is_requeued_after_the_checkpoint(job, name):
   assert (status, log, controlled, failure) == (255, "started 1 0\nsaved\n", "requeue 17_0\n", "")
 
 
-def test_a_job_whose_end_is_decided_is_left_to_slurm(job):
-  """Cancelled, or requeued by Slurm itself."""
+def test_a_job_whose_end_is_decided_is_left_to_slurm(job, programs):
+  """Cancelled, or requeued by Slurm itself; the array's number would name all of its tasks."""
   assert job(number=signal.SIGTERM, state="COMPLETING") == (143, "started 1 0\nsaved\n", "", "")
+  assert "--jobs=17_0\n" in (programs / "asked").read_text()
 
 
 def test_only_the_first_task_requeues(job):
