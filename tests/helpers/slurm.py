@@ -40,7 +40,7 @@ MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_min_interval=0,batch_sched_delay=1
+SchedulerParameters=sched_interval=1,bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
@@ -181,3 +181,27 @@ def free_ports(number: int) -> list[int]:
     for each in sockets:
       each.bind(("127.0.0.1", 0))
     return [each.getsockname()[1] for each in sockets]
+
+
+STAND_IN = """#!/bin/sh
+here=$(dirname "$0")
+case $(basename "$0") in
+sbatch) cp "$1" "$here/script"; cat "$here/refusal" >&2 2>/dev/null && exit 1; echo Submitted batch job 17;;
+squeue) echo "$@" >> "$here/asked"; cat "$here/queue"; cat "$here/trouble" >&2 2>/dev/null && exit 1; exit 0;;
+scontrol) echo "$@" >> "$here/controlled";;
+esac
+"""
+
+
+def stand_ins(folder: Path) -> Path:
+  """Makes a folder with programs that stand for Slurm's where it is not needed or not there, and returns it.
+
+  sbatch keeps what is submitted as `script` and fails with what stands in `refusal`; squeue says what stands in `queue`, keeps
+  what it was asked in `asked` and fails with what stands in `trouble`; scontrol keeps what it was told in `controlled`.
+  """
+  folder.mkdir()
+  for name in ("sbatch", "squeue", "srun", "scontrol"):
+    (folder / name).write_text(STAND_IN)
+    (folder / name).chmod(0o755)
+  (folder / "queue").touch()
+  return folder
