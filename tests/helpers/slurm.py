@@ -5,6 +5,7 @@ slurmd on this machine; they claim more cores than there are, since tests wait m
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 NODES = ("node1", "node2")
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])  # where daemons are
 CONFIGURATION = """
 ClusterName=test
@@ -163,6 +165,7 @@ class Slurm:
           stdout=output,
           stderr=subprocess.STDOUT,
           start_new_session=True,
+          preexec_fn=end_with_parent,
         )
       )
 
@@ -172,6 +175,11 @@ class Slurm:
       assert time.monotonic() < deadline, self.logs()
       assert all(daemon.poll() is None for daemon in self.daemons), self.logs()
       time.sleep(0.1)
+
+
+def end_with_parent() -> None:
+  """Asks the kernel to end this process when its parent ends, also by SIGKILL."""
+  ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_ports(number: int) -> list[int]:
