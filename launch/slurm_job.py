@@ -101,9 +101,8 @@ class TrainRun:
 
   def _prepare_child(self) -> None:
     """What the child does before it becomes the command."""
-    if (
-      REQUEUE not in STOPS
-    ):  # Slurm sends it to all processes of a task; the child does not know it, and would die of it
+    # Slurm sends the signal to all processes of a task; the child does not know it, and would die of it.
+    if REQUEUE not in STOPS:
       signal.signal(REQUEUE, signal.SIG_IGN)
     if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores: a run's bits depend on their number
       os.sched_setaffinity(0, own_cores(self.cores))

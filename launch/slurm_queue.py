@@ -63,6 +63,8 @@ def queued(jobs: Iterable[str]) -> dict[str, Queued]:
 def state_of_this_job() -> str:
   """The state of the job that this process runs in; "" where it cannot be found out."""
   job = os.environ.get("SLURM_JOB_ID", "")
+  if "SLURM_ARRAY_JOB_ID" in os.environ:  # the last task of an array has the array's own number as its SLURM_JOB_ID
+    job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
   try:
     done = subprocess.run(
       ["squeue", "--noheader", "--format=%T", f"--jobs={job}"], capture_output=True, text=True, check=False, timeout=60

@@ -5,6 +5,7 @@ slurmd on this machine; they claim more cores than there are, since tests wait m
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 NODES = ("node1", "node2")
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"])  # where daemons are
 CONFIGURATION = """
 ClusterName=test
@@ -40,7 +42,7 @@ MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_min_interval=0,batch_sched_delay=1
+SchedulerParameters=sched_interval=1,bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
@@ -163,6 +165,7 @@ class Slurm:
           stdout=output,
           stderr=subprocess.STDOUT,
           start_new_session=True,
+          preexec_fn=end_with_parent,
         )
       )
 
@@ -174,6 +177,11 @@ class Slurm:
       time.sleep(0.1)
 
 
+def end_with_parent() -> None:
+  """Asks the kernel to end this process when its parent ends, also by SIGKILL."""
+  ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def free_ports(number: int) -> list[int]:
   """So many TCP ports that nobody listens on."""
   with contextlib.ExitStack() as stack:
@@ -181,3 +189,27 @@ def free_ports(number: int) -> list[int]:
     for each in sockets:
       each.bind(("127.0.0.1", 0))
     return [each.getsockname()[1] for each in sockets]
+
+
+STAND_IN = """#!/bin/sh
+here=$(dirname "$0")
+case $(basename "$0") in
+sbatch) cp "$1" "$here/script"; cat "$here/refusal" >&2 2>/dev/null && exit 1; echo Submitted batch job 17;;
+squeue) echo "$@" >> "$here/asked"; cat "$here/queue"; cat "$here/trouble" >&2 2>/dev/null && exit 1; exit 0;;
+scontrol) echo "$@" >> "$here/controlled";;
+esac
+"""
+
+
+def stand_ins(folder: Path) -> Path:
+  """Makes a folder with programs that stand for Slurm's where it is not needed or not there, and returns it.
+
+  sbatch keeps what is submitted as `script` and fails with what stands in `refusal`; squeue says what stands in `queue`, keeps
+  what it was asked in `asked` and fails with what stands in `trouble`; scontrol keeps what it was told in `controlled`.
+  """
+  folder.mkdir()
+  for name in ("sbatch", "squeue", "srun", "scontrol"):
+    (folder / name).write_text(STAND_IN)
+    (folder / name).chmod(0o755)
+  (folder / "queue").touch()
+  return folder

@@ -1,11 +1,9 @@
-"""Sweeps on a cluster: a real Slurm on this machine, where it is installed; what is submitted and what a job does, everywhere."""
+"""Sweeps on a cluster: a real Slurm on this machine, where it is installed; what is submitted, everywhere."""
 
 import json
 import os
 import re
 import shutil
-import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -13,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.slurm import Slurm, why_not
+from helpers.slurm import Slurm, stand_ins, why_not
 from helpers.tiny_run import REPOSITORY, write_corpus
 
 from launch import slurm
 from launch.runs import runs_of
-from launch.slurm_job import own_cores
 from transformer_jax.errors import UserError
 
 EXPERIMENT = """
@@ -152,25 +149,10 @@ def test_what_is_cancelled_stays_so_and_what_fails_says_why(experiment, cluster,
   )
 
 
-PROGRAM = """#!/bin/sh
-here=$(dirname "$0")
-case $(basename "$0") in
-sbatch) cp "$1" "$here/script"; cat "$here/refusal" >&2 2>/dev/null && exit 1; echo Submitted batch job 17;;
-squeue) echo "$@" >> "$here/asked"; cat "$here/queue"; cat "$here/trouble" >&2 2>/dev/null && exit 1; exit 0;;
-scontrol) echo "$@" >> "$here/controlled";;
-esac
-"""
-
-
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-  """A folder with programs that stand for Slurm's: `script` is what was submitted, `queue` what squeue says."""
-  folder = tmp_path / "programs"
-  folder.mkdir()
-  for name in ("sbatch", "squeue", "srun", "scontrol"):
-    (folder / name).write_text(PROGRAM)
-    (folder / name).chmod(0o755 | stat.S_IXUSR)
-  (folder / "queue").touch()
+  """A folder with programs that stand for Slurm's, first on the path: see `helpers.slurm.stand_ins`."""
+  folder = stand_ins(tmp_path / "programs")
   monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
   monkeypatch.delenv("SLURM_JOB_ID", raising=False)
   return folder
@@ -270,118 +252,6 @@ def test_a_queue_that_does_not_answer_submits_nothing(experiment, programs, tmp_
   (programs / "trouble").write_text("slurm_load_jobs error: Invalid job id specified\n")  # it ended a while ago
   slurm.main(line)
   assert (programs / "script").exists()
-
-
-# A job's process with submitit's handler as it is, and a child that takes a stop as `transformer_jax.main` does.
-JOB = """
-import os, signal, sys
-from pathlib import Path
-from submitit.core.job_environment import SignalHandler
-from submitit.core.utils import DelayedSubmission, JobPaths
-from submitit.slurm.slurm import SlurmJobEnvironment
-from experiments.sweep import Setting
-from launch import slurm_job
-from launch.runs import Run
-
-folder = Path({folder!r})
-slurm_job.PROGRAM = ("-c", {child!r})
-slurm_job.SECONDS_TO_BE_ENDED = 0
-delayed = DelayedSubmission(slurm_job.TrainRun(Run(folder, Setting({{}}, "one")), 1))
-delayed.set_timeout({minutes}, 0)
-SlurmJobEnvironment()._handle_signals(JobPaths(folder, "17_0"), delayed)
-delayed.result()
-"""
-CHILD = """
-import os, signal, sys, time
-asked = []
-for number in (signal.SIGTERM, signal.SIGUSR1):
-  signal.signal(number, lambda number, _: asked.append(number))
-print("started", len(os.sched_getaffinity(0)), os.environ["SLURM_PROCID"], flush=True)
-while not asked:
-  time.sleep(0.02)
-time.sleep(0.2)  # it saves
-print("saved", flush=True)
-sys.exit(128 + asked[0])
-"""
-
-
-@pytest.fixture
-def job(programs, tmp_path):
-  """Starts a job's process, waits for its child, sends it a signal; returns its exit status, the log and what was requeued."""
-  (tmp_path / "logs").mkdir()
-  (tmp_path / "17_0_submitted.pkl").touch()
-
-  def start(child=CHILD, number=None, state="RUNNING", minutes=600, rank=0):
-    (programs / "queue").write_text(state)
-    ids = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0", "SLURM_PROCID": str(rank)}
-    log = tmp_path / "logs" / ("one.log" if rank == 0 else f"one.task{rank}.log")
-    process = subprocess.Popen(
-      [sys.executable, "-c", JOB.format(folder=str(tmp_path), child=child, minutes=minutes)],
-      cwd=REPOSITORY,
-      env={**os.environ, **ids, "PYTHONPATH": str(REPOSITORY)},
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    if number:
-      while not (log.exists() and "started" in log.read_text()):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-      process.send_signal(number)
-    process.communicate(timeout=300)
-    controlled = programs / "controlled"
-    failure = tmp_path / "failed" / "one.txt"
-    return (
-      process.returncode,
-      log.read_text(),
-      controlled.read_text() if controlled.exists() else "",
-      failure.read_text() if failure.exists() else "",
-    )
-
-  return start
-
-
-@pytest.mark.parametrize("name", ["SIGUSR2", "SIGTERM", "SIGUSR1"])
-def test_a_warned_job_is_requeued_after_the_checkpoint(job, name):
-  """Whichever signal the scheduler warns with."""
-  status, log, controlled, failure = job(number=getattr(signal, name))
-  assert (status, log, controlled, failure) == (255, "started 1 0\nsaved\n", "requeue 17_0\n", "")
-
-
-def test_a_job_whose_end_is_decided_is_left_to_slurm(job):
-  """Cancelled, or requeued by Slurm itself."""
-  assert job(number=signal.SIGTERM, state="COMPLETING") == (143, "started 1 0\nsaved\n", "", "")
-
-
-def test_only_the_first_task_requeues(job):
-  assert job(number=signal.SIGTERM, rank=3) == (143, "started 1 3\nsaved\n", "", "")
-
-
-def test_a_job_that_has_used_up_its_time_limits_is_a_failure(job):
-  """The limit is so short that any warning counts as one for it, and none may be used up."""
-  _, log, controlled, failure = job(number=signal.SIGUSR2, minutes=1)
-  assert (log, controlled, failure) == (
-    "started 1 0\nsaved\n",
-    "",
-    "Job not requeued because: timed-out too many times.\n",
-  )
-
-
-def test_a_failed_run_is_noted_down(job):
-  status, _, controlled, failure = job(child="print('error: bad'); import sys; sys.exit(2)")
-  assert (status, controlled, failure) == (2, "", "exit status 2: error: bad\n")
-  status, _, _, failure = job(child="import os; os.kill(os.getpid(), 9)")
-  assert (status, failure) == (137, "killed by SIGKILL\n")
-  assert job(child="pass")[::3] == (0, "")
-
-
-def test_neighbours_take_other_cores(monkeypatch):
-  monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 11})
-  monkeypatch.setenv("SLURM_LOCALID", "0")
-  taken = []
-  for task in range(3):
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
-    taken.append(own_cores(2))
-  assert taken == [[2, 3], [5, 7], [2, 11]] and own_cores(9) == [2, 3, 5, 7, 11]
 
 
 @pytest.mark.parametrize(
