@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from transformer_jax import processes
+from transformer_jax.allocator import use_huge_pages
 from transformer_jax.checks import load_saved_config
 from transformer_jax.compilation import use_compilation_cache
 from transformer_jax.data.batches import Batch, Plan, Shape
@@ -276,6 +277,7 @@ def compile_shapes(
 
   The time is the mean over the shapes, each run once more: what a step will take, about.
   """
+  use_huge_pages()  # for the temporary arrays of the steps
   state = begin()
   seconds = []
   for shape in plan.shapes:

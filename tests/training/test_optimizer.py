@@ -97,7 +97,11 @@ def test_muon_is_optaxs_muon_matrix_by_matrix():
   config.name, config.schedule, config.learning_rate, config.warmup_steps = "muon", "constant", 0.01, 0
   ours = make_optimizer(config, learning_rate_schedule(config, 8, 10))
   theirs = optax.contrib.muon(
-    0.01, muon_weight_dimension_numbers={"encoder": dimensions, "target_embedding": None}, consistent_rms=0.2
+    0.01,
+    muon_weight_dimension_numbers={"encoder": dimensions, "target_embedding": None},
+    consistent_rms=0.2,
+    ns_steps=4,
+    preconditioning="aol",
   )
   adam = optax.adam(0.01, config.beta1, config.beta2, config.epsilon)
   states = [optimizer.init(params) for optimizer in (ours, theirs, adam)]

@@ -14,6 +14,7 @@ from transformer_jax.model.dropout import dropout
 from transformer_jax.model.initializers import Scales, matrix_initializer
 from transformer_jax.model.norms import norm
 from transformer_jax.model.positions import PositionBias, rotary_frequencies, rotate, shaw_distances
+from transformer_jax.model.products import weight_product
 from transformer_jax.model.visibility import Visibility, hide, visible
 
 
@@ -95,7 +96,13 @@ class MultiHeadAttention(nn.Module):
     # The h matrices of a role are one parameter [d_model, heads, width]; Glorot's rule counts the width of all heads together.
     def into_heads(heads: int, width: int, gain: float = 1.0) -> nn.DenseGeneral:
       init = matrix_initializer(config.init, gain)
-      return nn.DenseGeneral((heads, width), use_bias=config.attention_bias, dtype=config.dtype, kernel_init=init)
+      return nn.DenseGeneral(
+        (heads, width),
+        use_bias=config.attention_bias,
+        dtype=config.dtype,
+        kernel_init=init,
+        dot_general=weight_product,
+      )
 
     tied = config.tie_projections
     self.query_projection = into_heads(config.num_heads, config.d_k)
@@ -115,6 +122,7 @@ class MultiHeadAttention(nn.Module):
       use_bias=config.attention_bias,
       dtype=config.dtype,
       kernel_init=matrix_initializer(config.init, self.scales.gain, self.scales.sublayers),
+      dot_general=weight_product,
     )
     if config.qk_norm:
       self.query_norm, self.key_norm = norm(config), norm(config)

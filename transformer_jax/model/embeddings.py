@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.model.config import ModelConfig
 from transformer_jax.model.initializers import embedding_initializer
+from transformer_jax.model.products import weight_product
 
 
 class Embeddings(NamedTuple):
@@ -43,4 +44,5 @@ def logits_of(
   x: Float[Array, "batch length d_model"], output_layer: Float[Array, "vocabulary d_model"]
 ) -> Float[Array, "batch length vocabulary"]:
   """The scores of every piece before the softmax, float32."""
-  return jnp.einsum("bld,vd->blv", x, output_layer.astype(x.dtype), preferred_element_type=jnp.float32)
+  weights = output_layer.astype(x.dtype).T  # [d_model, vocabulary]
+  return weight_product(x, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)

@@ -14,6 +14,7 @@ from transformer_jax.model.dropout import Dropout
 from transformer_jax.model.initializers import Scales, matrix_initializer
 from transformer_jax.model.norms import norm
 from transformer_jax.model.positions import PositionBias
+from transformer_jax.model.products import weight_product
 from transformer_jax.model.visibility import Visibility
 
 
@@ -75,7 +76,14 @@ class FeedForward(nn.Module):
 
     def dense(width: int, name: str) -> nn.Dense:
       init = matrix_initializer(config.init, self.scales.gain, self.scales.sublayers if name == "outer" else 1)
-      return nn.Dense(width, use_bias=config.ffn_bias, dtype=config.dtype, kernel_init=init, name=name)
+      return nn.Dense(
+        width,
+        use_bias=config.ffn_bias,
+        dtype=config.dtype,
+        kernel_init=init,
+        dot_general=weight_product,
+        name=name,
+      )
 
     inner = ACTIVATIONS[config.activation](dense(config.d_ff, "inner")(x))
     if config.activation in ("swiglu", "geglu"):

@@ -93,10 +93,13 @@ def muon(update_rms: float = 0.2) -> optax.GradientTransformation:
 
   The update is scaled to a root mean square of about `update_rms`, that of Adam's updates, so that both share one learning
   rate (Liu et al. 2025, arXiv:2502.16982, equation 4). The arithmetic is optax's; here the matrices of one shape are stacked
-  before it, which makes a few large products of many small ones.
+  before it, which makes a few large products of many small ones. Four Newton-Schulz steps from a matrix that is scaled row by
+  row (AOL, Boissin et al. 2025, arXiv:2512.04632) come as near as the usual five from one that is divided by its norm.
   """
   inner = scale_by_muon(
-    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks)
+    ns_steps=4,
+    preconditioning="aol",
+    weight_dimension_numbers=lambda stacks: jax.tree.map(lambda _: MuonDimensionNumbers(1, 2), stacks),
   )
 
   def update(updates: PyTree, state: PyTree, params: PyTree | None = None) -> tuple[PyTree, PyTree]:

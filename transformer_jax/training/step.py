@@ -66,6 +66,8 @@ def state_shardings(state: PyTree, mesh: Mesh, fsdp: bool) -> PyTree:
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   """Spreads a batch over the devices by rows; in a run of several processes each passes its own share of the rows."""
   sharding = NamedSharding(mesh, P("data"))
+  if jax.process_count() == 1:
+    return jax.device_put(batch, sharding)  # all arrays at once
   return Batch(*(jax.make_array_from_process_local_data(sharding, np.asarray(array)) for array in batch))
 
 
