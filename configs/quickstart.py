@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
   config.optimizer.schedule = "linear"
   config.optimizer.learning_rate = 0.005
   config.optimizer.warmup_steps = 200
-  config.training.steps = 2_300
+  config.training.steps = 2_500
   config.training.evaluate_every = 500
   config.training.average = 1
   config.decoding.length_penalty = 1.0

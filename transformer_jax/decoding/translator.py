@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.batches import Batch
 from transformer_jax.data.vocabulary import BOS, EOS, PAD, Vocabularies
-from transformer_jax.decoding.batching import batches_by_length, padded, positions_of
+from transformer_jax.decoding.batching import FEWEST_ROWS, batches_by_length, padded, positions_of
 from transformer_jax.decoding.search import Hypotheses, SearchConfig, beams_needed, search
 from transformer_jax.errors import UserError
 from transformer_jax.model.cache import reorder
@@ -112,8 +112,9 @@ class Translator:
     """Searches for every source (ids with end of sentence; empty: nothing to translate); the texts are left empty."""
     found: list[list[Translation]] = [[Translation("", 0.0, 0.0, ())] for _ in sources]
     lengths = [len(source) for source in sources]
-    # Every step costs as much as the cache is long, and few translations are much longer than their source: all are
-    # searched with a short cache first, and those that are not done at its end once more with the whole one.
+    # Every step costs as much as the cache is long, and few translations are much longer than their source: large batches
+    # are searched with a short cache first, and what is not done at its end once more with the whole one. Small batches have
+    # the whole one at once: they would save less than it takes to compile one more program.
     for steps_of in (self._usual_steps, self._most_steps):
       again = [0] * len(lengths)
       for length, rows, places in batches_by_length(lengths, self.config.decoding.batch_tokens):
@@ -121,7 +122,8 @@ class Translator:
         limits, numbers = np.zeros((2, rows), np.int32)
         limits[: len(places)] = [lengths[place] + self.search_config.max_extra for place in places]
         numbers[: len(places)] = places
-        hypotheses, done = jax.device_get(self._search(self.params, source, limits, numbers, n, steps_of(length)))
+        steps = self._most_steps(length) if rows == FEWEST_ROWS else steps_of(length)
+        hypotheses, done = jax.device_get(self._search(self.params, source, limits, numbers, n, steps))
         for row, place in enumerate(places):
           if done[row]:
             found[place] = translations_of(hypotheses, row)
