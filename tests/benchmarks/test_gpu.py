@@ -23,6 +23,7 @@ def gpu():
   sys.path.remove(str(ROOT))
 
 
+@pytest.mark.slow  # a minute or two of compiling; the machine that it is for runs it anyway
 def test_every_piece_runs_with_tiny_sizes_and_leaves_its_tables(gpu, tmp_path, capsys):
   gpu.main(["--tiny", f"--out={tmp_path}", "--seconds=1000000"])
   tables = {}
