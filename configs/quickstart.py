@@ -35,7 +35,8 @@ def get_config() -> ConfigDict:
   config.optimizer.learning_rate = 0.005
   config.optimizer.warmup_steps = 200
   config.training.steps = 2_500
-  config.training.evaluate_every = 500
+  config.training.evaluate_every = 625
+  config.training.log_every = 10
   config.training.average = 1
   config.decoding.length_penalty = 1.0
   config.decoding.batch_tokens = 1_024

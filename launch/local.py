@@ -78,9 +78,11 @@ class Launcher:
       with live_table(self.console) as live:
         while (waiting and not self.stopping) or any(slot.runs for slot in self.slots):
           self._step(waiting)
-          live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
+          if live:
+            live.update(runs_table(self.watches.values(), self.console.height - 4), refresh=True)
           time.sleep(SECONDS_BETWEEN_LOOKS)
-        live.update(runs_table(self.watches.values()), refresh=True)
+        if live:
+          live.update(runs_table(self.watches.values()), refresh=True)
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)

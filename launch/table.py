@@ -1,5 +1,6 @@
 """How far the runs of a sweep are, as a table."""
 
+import contextlib
 import json
 import os
 import sys
@@ -106,20 +107,7 @@ def new_table_console() -> Console:
   return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
-def live_table(console: Console) -> "Live | NoLive":
-  """For a `with` block: its `update` shows a table in the place of the one before, where the output is a terminal."""
+def live_table(console: Console) -> contextlib.AbstractContextManager[Live | None]:
+  """For a `with` block: a place on the screen for the table, or None where the output is no terminal."""
   screen = console.is_terminal and not console.is_dumb_terminal
-  return Live(console=console, auto_refresh=False) if screen else NoLive()
-
-
-class NoLive:
-  """Stands for the table where the output is no terminal."""
-
-  def __enter__(self) -> "NoLive":
-    return self
-
-  def __exit__(self, *_) -> None:
-    pass
-
-  def update(self, *_, **__) -> None:
-    """Shows nothing."""
+  return Live(console=console, auto_refresh=False) if screen else contextlib.nullcontext()

@@ -3,8 +3,6 @@
 import sys
 from typing import NoReturn
 
-import transformer_jax.results
-import transformer_jax.train  # noqa: F401  main imports it late
 from launch.runs import Run
 from transformer_jax.commands import run_command
 from transformer_jax.errors import UserError

@@ -3,6 +3,7 @@
 Each task is a module with the functions of `Task`; model, training step and loop are the same for all.
 """
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -54,8 +55,9 @@ class Task(Protocol):
     """What the user can do with the run: a word and a command line."""
 
 
-def task_of(config: ConfigDict) -> ModuleType:
-  """The module of `config.task`."""
-  from transformer_jax.tasks import classification, language_modelling, masking, translation
+MODULES = {"translate": "translation", "classify": "classification", "lm": "language_modelling", "mlm": "masking"}
 
-  return {"translate": translation, "classify": classification, "lm": language_modelling, "mlm": masking}[config.task]
+
+def task_of(config: ConfigDict) -> ModuleType:
+  """The module of `config.task`. The others are not loaded: what they need (scikit-learn) takes seconds."""
+  return importlib.import_module(f"transformer_jax.tasks.{MODULES[config.task]}")
