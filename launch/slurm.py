@@ -205,11 +205,13 @@ def wait(runs: Sequence[Run], folder: Path) -> None:
   try:
     with live_table(console) as live:
       while any(watch.queued for watch in watches):
-        live.update(runs_table(watches, console.height - 4), refresh=True)
+        if live:
+          live.update(runs_table(watches, console.height - 4), refresh=True)
         time.sleep(pause)
         pause = min(longest, pause * 1.1)
         QueueWatch.look(watches)
-      live.update(runs_table(watches), refresh=True)
+      if live:
+        live.update(runs_table(watches), refresh=True)
   except KeyboardInterrupt:
     print("the jobs go on; the same line with --status shows them", file=sys.stderr)
     raise
