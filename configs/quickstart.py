@@ -1,8 +1,8 @@
 """English to German on the interface texts of Home Assistant: a translator in a few minutes on a laptop.
 
-Expected: 30.23 BLEU and 55.47 chrF on the 1,000 test sentences (docs/results/quickstart).
-Hardware and time: 13 min 43 s on 2 CPU cores, all from the download to the translations, when the result above was made; 8 min 1 s
-at a quicker hour of the same shared machine, with other dropout masks (29.88 BLEU).
+Expected: 30.07 BLEU and 55.08 chrF on the 1,000 test sentences (docs/results/quickstart).
+Hardware and time: 11 min 7 s on 2 CPU cores of a shared machine, all from the download to the translations, while others took a
+tenth of the processor time.
 
   python -m transformer_jax.main --config=configs/quickstart.py --workdir=runs/quickstart
 
