@@ -296,7 +296,7 @@ def column_cells(column: Column, figures: Compared) -> list[str]:
     shown(figures.measured.error),
     shown(figures.difference.value, "+"),
     shown(figures.difference.error),
-    "" if figures.published is None else f"{figures.published:g}",
+    "" if figures.published is None else str(figures.published),
     "" if figures.published_difference is None else f"{figures.published_difference:+.{column.digits}f}",
     figures.verdict,
   ]

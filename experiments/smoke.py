@@ -25,8 +25,9 @@ def smoke_config() -> ConfigDict:
   config.optimizer.learning_rate = 0.01
   config.optimizer.warmup_steps = 5
   config.training.steps = 20
-  config.training.evaluate_every = 10
+  config.training.evaluate_every = 20
   config.training.average = 1
+  config.decoding.method = "greedy"
   config.decoding.max_extra = 2
   config.evaluation.samples = 0
   config.evaluation.attention_figure = False
