@@ -6,6 +6,7 @@ finished run (`config.json`). All three pass through `check`.
 
 import ast
 import difflib
+import functools
 import importlib.util
 import json
 import math
@@ -128,11 +129,17 @@ def unknown_field(name: str) -> UserError:
   return UserError(f"config has no field {name}{hint}")
 
 
+@functools.cache
+def _defaults() -> ConfigDict:
+  """`default_config()`, made once, to be read only: a configuration has a hundred fields to be held against it."""
+  return default_config()
+
+
 def set_field(config: ConfigDict, name: str, value: Any) -> None:
   """Sets a field after holding the value against the type of the field's default."""
   section, _, last = name.rpartition(".")
   try:
-    default = default_config()
+    default: Any = _defaults()
     for part in name.split("."):
       default = default[part]
     parent = config
