@@ -27,7 +27,8 @@ def use_huge_pages(size: int = 1 << 30) -> None:
 
   A processor finds these without a walk through the tables of pages, which takes a twentieth of the time of a step of the
   quickstart. Pages that nobody writes to take no memory. To be called after `keep_freed_memory` and when the data is read:
-  libraries that read hand the rest of the heap back.
+  libraries that read (pyarrow, protobuf) hand the rest of the heap back. Protobuf does so in a run too, whenever TensorBoard's
+  events are written: only a part of the heap then stays in huge pages.
   """
   if platform.libc_ver()[0] != "glibc" or not hasattr(mmap, "MADV_HUGEPAGE"):
     return
@@ -37,7 +38,5 @@ def use_huge_pages(size: int = 1 << 30) -> None:
   libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
   if block := libc.malloc(size):
     start = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
-    libc.madvise(
-      start, size - mmap.PAGESIZE, mmap.MADV_HUGEPAGE
-    )  # no matter if it is refused: the pages are small then
+    libc.madvise(start, size - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)  # where it is refused, the pages are small
     libc.free(block)  # it stays a part of the heap

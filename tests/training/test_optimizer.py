@@ -8,7 +8,7 @@ import pytest
 from optax.contrib import MuonDimensionNumbers
 
 from transformer_jax.config import default_config
-from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer, muon
 
 
 def rate(step, steps=100_000, d_model=512, **fields):
@@ -71,6 +71,19 @@ def test_updates_are_adamw_with_clipping():
       decay = 0.1 * params[name] if name == "kernel" else 0.0
       params[name] = params[name] - 0.01 * (update + decay)
       np.testing.assert_allclose(ours[name], params[name], rtol=2e-5)
+
+
+def test_muons_update_is_near_the_nearest_orthogonal_matrix():
+  """U V^T of the gradient's singular value decomposition in float64, with what the docstring says of the distance."""
+  random = np.random.default_rng(0)
+  for shape in ((128, 128), (128, 512)):
+    gradient = random.normal(size=shape)
+    left, _, right = np.linalg.svd(gradient, full_matrices=False)
+    params = {"encoder": {"inner": {"kernel": jnp.asarray(gradient, jnp.float32)}}}
+    optimizer = muon(update_rms=1.0)
+    update, _ = jax.jit(optimizer.update)(params, optimizer.init(params))
+    orthogonal = np.asarray(update["encoder"]["inner"]["kernel"]) / np.sqrt(max(shape))
+    assert np.linalg.norm(orthogonal - left @ right) / np.sqrt(128) < 0.22
 
 
 def test_muon_is_optaxs_muon_matrix_by_matrix():

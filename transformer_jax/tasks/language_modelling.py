@@ -19,7 +19,6 @@ from transformer_jax.training import step as programs
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.recorder import perplexity
 from transformer_jax.training.rundir import write_text_atomically
-from transformer_jax.training.step import batch_loss
 from transformer_jax.training.validation import mean_loss
 
 __all__ = ["Reader", "command", "lines_of", "prepare_data", "show_validation", "test"]
@@ -78,7 +77,7 @@ def test(config: ConfigDict, workdir: Path, console: Console, reader: Reader, da
   scores: dict[str, dict[str, Any]] = {}
   devices = jax.tree.leaves(reader.params)[0].devices()
   mesh = programs.data_mesh(sorted(devices, key=lambda device: device.id))  # the batches go where the parameters are
-  loss_of = jax.jit(lambda params, batch: batch_loss(reader.model, params, batch, None, 0.0))
+  loss_of = jax.jit(lambda params, batch: programs.batch_loss(reader.model, params, batch, None, 0.0))
   for test in data.tests:
     loss = mean_loss(loss_of, reader.params, test.plan, mesh)
     nll, pieces = loss["nll"], loss["pieces"]

@@ -94,7 +94,9 @@ def muon(update_rms: float = 0.2) -> optax.GradientTransformation:
   The update is scaled to a root mean square of about `update_rms`, that of Adam's updates, so that both share one learning
   rate (Liu et al. 2025, arXiv:2502.16982, equation 4). The arithmetic is optax's; here the matrices of one shape are stacked
   before it, which makes a few large products of many small ones. Four Newton-Schulz steps from a matrix that is scaled row by
-  row (AOL, Boissin et al. 2025, arXiv:2512.04632) come as near as the usual five from one that is divided by its norm.
+  row (AOL, Boissin et al. 2025, arXiv:2512.04632) come about as near as the usual five from one that is divided by its norm:
+  0.21 against 0.22 on Gaussian 128 x 128 matrices, root mean square over the singular directions; 0.23 against 0.20 where the
+  singular values fall like 1, 1/2, 1/3, …
   """
   inner = scale_by_muon(
     ns_steps=4,
