@@ -9,61 +9,47 @@ import sys
 import time
 
 import pytest
-from helpers.tiny_run import REPOSITORY, write_corpus
+from helpers.sweeps import results_of, run, write_experiment
+from helpers.tiny_run import REPOSITORY
 
-from experiments import table3
+from launch import local
+from transformer_jax.errors import UserError
 
 EXPERIMENT = """
-import sys
-sys.path.insert(0, {tests!r})
-from helpers.tiny_run import tiny_config
-from experiments.experiment import Column, Experiment
-from experiments.sweep import chain, one, over, seeds
-
 def get_experiment(scale):
-  base = tiny_config({data!r})
+  base = tiny(decoding__method="greedy", training__evaluate_every=8)
   sweep = seeds(chain(one("base"), over("model.num_heads", 1)), 2)
-  if scale == "paper":
-    sweep = chain(one("base"), one("bad", {{"data.train": ("text:none.en,none.de",)}}))
-  return Experiment("Heads?", base, sweep, (Column("BLEU", "test.bleu"), Column("PPL", "valid.perplexity")))
+  return Experiment("Heads?", base, chain(one("base"), one("bad", BAD)) if scale == "paper" else sweep, COLUMNS)
 """
 
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
   """A file with an experiment of four runs of seconds (scale smoke), or of a good and a bad one (scale paper)."""
-  folder = tmp_path_factory.mktemp("experiment")
-  path = folder / "heads.py"
-  path.write_text(EXPERIMENT.format(tests=str(REPOSITORY / "tests"), data=str(write_corpus(folder / "data"))))
-  return path
+  return write_experiment(tmp_path_factory.mktemp("experiment") / "heads.py", EXPERIMENT)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(experiment):
+  """The folder of the experiment's sweep, its runs made one after the other."""
+  folder = experiment.parent / "undisturbed"
+  status, output, errors = run("launch.local", experiment, "--scale=smoke", "--workers=1", f"--output={folder}")
+  assert (status, errors) == (0, ""), output
+  assert output.count(": done") == 4
+  return folder
 
 
 def start(*arguments):
-  """Starts a module as a process of its own session, on one device."""
-  environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(REPOSITORY)}
+  """Starts the launcher as a process of its own session, on one device."""
   return subprocess.Popen(
-    [sys.executable, "-m", *map(str, arguments)],
+    [sys.executable, "-m", "launch.local", *map(str, arguments)],
     cwd=REPOSITORY,
-    env=environment,
+    env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
     start_new_session=True,
   )
-
-
-def run(*arguments):
-  """Runs a module to its end; returns exit status, output and errors."""
-  process = start(*arguments)
-  output, errors = process.communicate(timeout=600)
-  return process.returncode, output, errors
-
-
-def results_of(folder):
-  """The bytes of results.csv, from a report made now."""
-  status, _, errors = run("experiments.report", folder)
-  assert status == 0, errors
-  return (folder / "results.csv").read_bytes(), (folder / "runs.csv").read_bytes()
 
 
 def holders_of(folder):
@@ -77,17 +63,13 @@ def holders_of(folder):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_sweep_that_is_killed_again_and_again_is_an_undisturbed_one(experiment, tmp_path):
+def test_a_sweep_that_is_killed_again_and_again_is_an_undisturbed_one(experiment, undisturbed, tmp_path):
   """The launcher, then a worker, then the launcher by Ctrl-C; gone on with other numbers of workers."""
-  status, output, errors = run(
-    "launch.local", experiment, "--scale=smoke", "--workers=1", f"--output={tmp_path / 'whole'}"
-  )
-  assert (status, errors) == (0, ""), output
   generator = random.Random(0)
   folder = tmp_path / "killed"
 
   def go_on(workers):
-    return start("launch.local", experiment, "--scale=smoke", f"--workers={workers}", f"--output={folder}")
+    return start(experiment, "--scale=smoke", f"--workers={workers}", f"--output={folder}")
 
   def wait_for_a_run(process, before=()):
     """Until the launcher has started a run, and a while longer."""
@@ -110,7 +92,7 @@ def test_a_sweep_that_is_killed_again_and_again_is_an_undisturbed_one(experiment
   assert not holders_of(folder)
   status, output, errors = run("launch.local", experiment, "--scale=smoke", "--workers=2", f"--output={folder}")
   assert (status, errors) == (0, ""), output
-  assert results_of(folder) == results_of(tmp_path / "whole")
+  assert results_of(folder) == results_of(undisturbed)
 
 
 def test_a_failed_run_does_not_stop_the_rest(experiment, tmp_path):
@@ -137,36 +119,31 @@ def test_a_failed_run_does_not_stop_the_rest(experiment, tmp_path):
   ],
 )
 def test_mistakes_are_one_line(experiment, tmp_path, arguments, message):
-  filled = [argument.format(experiment=experiment, folder=tmp_path / "sweep") for argument in arguments]
-  status, output, errors = run("launch.local", *filled)
-  assert (status, output) == (2, "")
-  assert errors.startswith("error: ") and message in errors and errors.count("\n") == 1
+  with pytest.raises(UserError) as error:
+    local.main([argument.format(experiment=experiment, folder=tmp_path / "sweep") for argument in arguments])
+  assert message in str(error.value) and "\n" not in str(error.value)
   assert not (tmp_path / "sweep").exists()
 
 
-def test_table_3_in_small_strokes(tmp_path):
-  """All twenty rows at scale smoke, and their report."""
-  folder = tmp_path / "table3"
-  status, output, errors = run("launch.local", "experiments/table3.py", "--scale=smoke", f"--output={folder}")
-  assert (status, errors) == (0, ""), output
-  assert output.count(": done") == 20
-  status, page, errors = run("experiments.report", folder)
-  assert (status, errors) == (0, "")
-  for row in table3.PUBLISHED:
-    assert f"| {row} | 1 |" in page
+def test_a_mistake_ends_the_command_with_status_2(tmp_path):
+  status, output, errors = run("launch.local", "none.py", f"--output={tmp_path / 'sweep'}")
+  assert (status, output, errors) == (2, "", "error: no experiment file none.py\n")
 
 
-def test_runs_train_as_one_program(experiment, tmp_path):
+def test_runs_train_as_one_program(experiment, undisturbed, tmp_path):
   """--vmap: two seeds of each number of heads together; what they learn is what they learn apart, within rounding."""
-  figures = {}
-  for name, flags in (("apart", []), ("together", ["--vmap"])):
-    folder = tmp_path / name
-    status, output, errors = run("launch.local", experiment, "--scale=smoke", f"--output={folder}", *flags)
-    assert (status, errors) == (0, ""), output
-    assert output.count(": done") == 4
-    runs = {path.name: json.loads((path / "results.json").read_text()) for path in (folder / "runs").iterdir()}
-    figures[name] = {run: results["valid"]["nll"] for run, results in runs.items()}
-  assert len(list((tmp_path / "together" / "logs").iterdir())) == 2  # a process for each number of heads
-  assert figures["together"] == pytest.approx(figures["apart"], abs=1e-3)
-  status, _, errors = run("launch.local", experiment, "--scale=paper", f"--output={tmp_path / 'none'}", "--vmap")
-  assert status == 2 and errors.startswith("error: --vmap: no two runs of this sweep differ in seed")
+  together = tmp_path / "together"
+  status, output, errors = run("launch.local", experiment, "--scale=smoke", f"--output={together}", "--vmap")
+  assert (status, errors) == (0, ""), output
+  assert output.count(": done") == 4
+  assert len(list((together / "logs").iterdir())) == 2  # a process for each number of heads
+  apart, vmapped = (
+    {path.name: json.loads((path / "results.json").read_text())["valid"]["nll"] for path in folder.glob("runs/*")}
+    for folder in (undisturbed, together)
+  )
+  assert vmapped == pytest.approx(apart, abs=1e-3)
+
+
+def test_runs_that_differ_in_shape_are_not_one_program(experiment, tmp_path):
+  with pytest.raises(UserError, match=r"^--vmap: no two runs of this sweep differ in seed"):
+    local.main([str(experiment), "--scale=paper", f"--output={tmp_path / 'none'}", "--vmap"])

@@ -4,44 +4,30 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from helpers.slurm import Slurm, stand_ins, why_not
-from helpers.tiny_run import REPOSITORY, write_corpus
+from helpers.sweeps import results_of, run, write_experiment
 
 from launch import slurm
 from launch.runs import runs_of
 from transformer_jax.errors import UserError
 
 EXPERIMENT = """
-import sys
-sys.path.insert(0, {tests!r})
-from helpers.tiny_run import tiny_config
-from experiments.experiment import Column, Experiment
-from experiments.sweep import chain, one, over, seeds
-
 def get_experiment(scale):
-  base = tiny_config({data!r}, evaluation__attention_figure=False, training__patience=0)
-  long = seeds(one("long", {{"training.steps": 400, "training.evaluate_every": 100}}), 2)
-  sweep = chain(one("base"), long)
-  if scale == "paper":
-    sweep = chain(one("base", {{"data.train": ("text:none.en,none.de",)}}), long[:1])
-  return Experiment("Longer?", base, sweep, (Column("BLEU", "test.bleu"), Column("PPL", "valid.perplexity")))
+  long = seeds(one("long", {"training.steps": 400, "training.evaluate_every": 100}), 2)
+  sweep = chain(one("base", BAD), long[:1]) if scale == "paper" else chain(one("base"), long)
+  return Experiment("Longer?", tiny(training__patience=0, decoding__method="greedy"), sweep, COLUMNS)
 """
 
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
   """A file with an experiment of a run of seconds and two of some seconds more; at scale paper, of a bad one and a long one."""
-  folder = tmp_path_factory.mktemp("experiment")
-  path = folder / "longer.py"
-  path.write_text(EXPERIMENT.format(tests=str(REPOSITORY / "tests"), data=str(write_corpus(folder / "data"))))
-  return path
+  return write_experiment(tmp_path_factory.mktemp("experiment") / "longer.py", EXPERIMENT)
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +44,6 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(*arguments, environment=()):
-  """Runs a module to its end, on one device; returns exit status, output and errors."""
-  done = subprocess.run(
-    [sys.executable, "-m", *map(str, arguments)],
-    cwd=REPOSITORY,
-    env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(REPOSITORY), **dict(environment)},
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=900,
-  )
-  return done.returncode, done.stdout, done.stderr
-
-
 def wait_for(condition, cluster, seconds=1800):
   """Waits until something has happened."""
   deadline = time.monotonic() + seconds
@@ -84,13 +56,6 @@ def training(folder, name):
   """Whether a run has made its first updates."""
   metrics = folder / "runs" / name / "metrics.jsonl"
   return metrics.exists() and metrics.stat().st_size > 0
-
-
-def results_of(folder):
-  """The bytes of results.csv and runs.csv, from a report made now."""
-  status, _, errors = run("experiments.report", folder)
-  assert status == 0, errors
-  return (folder / "results.csv").read_bytes(), (folder / "runs.csv").read_bytes()
 
 
 def everything(folder):

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from optax.contrib import MuonDimensionNumbers
 
 from transformer_jax.config import default_config
-from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer, muon
+from transformer_jax.training.optimizer import learning_rate_schedule, make_optimizer
 
 
 def rate(step, steps=100_000, d_model=512, **fields):
@@ -71,65 +70,6 @@ def test_updates_are_adamw_with_clipping():
       decay = 0.1 * params[name] if name == "kernel" else 0.0
       params[name] = params[name] - 0.01 * (update + decay)
       np.testing.assert_allclose(ours[name], params[name], rtol=2e-5)
-
-
-def test_muons_update_is_near_the_nearest_orthogonal_matrix():
-  """U V^T of the gradient's singular value decomposition in float64, with what the docstring says of the distance."""
-  random = np.random.default_rng(0)
-  for shape in ((128, 128), (128, 512)):
-    gradient = random.normal(size=shape)
-    left, _, right = np.linalg.svd(gradient, full_matrices=False)
-    params = {"encoder": {"inner": {"kernel": jnp.asarray(gradient, jnp.float32)}}}
-    optimizer = muon(update_rms=1.0)
-    update, _ = jax.jit(optimizer.update)(params, optimizer.init(params))
-    orthogonal = np.asarray(update["encoder"]["inner"]["kernel"]) / np.sqrt(max(shape))
-    assert np.linalg.norm(orthogonal - left @ right) / np.sqrt(128) < 0.22
-
-
-def test_muon_is_optaxs_muon_matrix_by_matrix():
-  """Stacking matrices of a shape, and taking heads as part of a matrix, changes nothing against optax's own Muon."""
-  random = np.random.default_rng(0)
-
-  def array(*shape):
-    return jnp.asarray(random.normal(size=shape), jnp.float32)
-
-  layer = {
-    "query_projection": {"kernel": array(8, 2, 4)},
-    "output_projection": {"kernel": array(2, 4, 8)},
-    "inner": {"kernel": array(8, 24), "bias": array(24)},
-    "outer": {"kernel": array(24, 8)},
-  }
-  params = {"encoder": layer, "target_embedding": array(10, 8)}
-  dimensions = {
-    "query_projection": {"kernel": MuonDimensionNumbers(0, (1, 2))},
-    "output_projection": {"kernel": MuonDimensionNumbers((0, 1), 2)},
-    "inner": {"kernel": MuonDimensionNumbers(0, 1), "bias": None},
-    "outer": {"kernel": MuonDimensionNumbers(0, 1)},
-  }
-  config = default_config().optimizer
-  config.name, config.schedule, config.learning_rate, config.warmup_steps = "muon", "constant", 0.01, 0
-  ours = make_optimizer(config, learning_rate_schedule(config, 8, 10))
-  theirs = optax.contrib.muon(
-    0.01,
-    muon_weight_dimension_numbers={"encoder": dimensions, "target_embedding": None},
-    consistent_rms=0.2,
-    ns_steps=4,
-    preconditioning="aol",
-  )
-  adam = optax.adam(0.01, config.beta1, config.beta2, config.epsilon)
-  states = [optimizer.init(params) for optimizer in (ours, theirs, adam)]
-  updates = [jax.jit(optimizer.update) for optimizer in (ours, theirs, adam)]  # op by op it would take a minute
-  for _ in range(3):
-    gradients = jax.tree.map(lambda x: array(*x.shape), params)
-    results = [update(gradients, state, params) for update, state in zip(updates, states, strict=True)]
-    states = [state for _, state in results]
-    (update, _), (muon_update, _), (adam_update, _) = results
-    for name in layer:
-      kernel = update["encoder"][name]["kernel"]
-      np.testing.assert_allclose(kernel, muon_update["encoder"][name]["kernel"], rtol=1e-3, atol=1e-6)
-      assert 0.1 < float(jnp.sqrt((kernel**2).mean())) / (0.01 * 0.2) < 1.5
-    np.testing.assert_allclose(update["target_embedding"], adam_update["target_embedding"], rtol=1e-5)
-    np.testing.assert_allclose(update["encoder"]["inner"]["bias"], adam_update["encoder"]["inner"]["bias"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lion", "adafactor"])

@@ -113,8 +113,8 @@ class Translator:
     found: list[list[Translation]] = [[Translation("", 0.0, 0.0, ())] for _ in sources]
     lengths = [len(source) for source in sources]
     # Every step costs as much as the cache is long, and few translations are much longer than their source: large batches
-    # are searched with a short cache first, and what is not done at its end once more with the whole one. Small batches have
-    # the whole one at once: they would save less than it takes to compile one more program.
+    # are searched with a short cache first, and what is not done at its end once more with the whole one. Where the short one
+    # is no half shorter, and for small batches, that saves less than it takes to compile one more program.
     for steps_of in (self._usual_steps, self._most_steps):
       again = [0] * len(lengths)
       for length, rows, places in batches_by_length(lengths, self.config.decoding.batch_tokens):
@@ -122,7 +122,9 @@ class Translator:
         limits, numbers = np.zeros((2, rows), np.int32)
         limits[: len(places)] = [lengths[place] + self.search_config.max_extra for place in places]
         numbers[: len(places)] = places
-        steps = self._most_steps(length) if rows == FEWEST_ROWS else steps_of(length)
+        steps, most = steps_of(length), self._most_steps(length)
+        if rows == FEWEST_ROWS or steps > most / 2:
+          steps = most
         hypotheses, done = jax.device_get(self._search(self.params, source, limits, numbers, n, steps))
         for row, place in enumerate(places):
           if done[row]:
