@@ -1,5 +1,6 @@
 """Muon, the optimizer that makes the update of every matrix orthogonal (Jordan et al. 2024)."""
 
+import functools
 import math
 
 import jax
@@ -55,13 +56,13 @@ def orthogonal(matrices: Float[Array, "count rows columns"]) -> Float[Array, "co
   gram = matrices @ matrices.mT  # [count, rows, rows]
   scale = jax.lax.rsqrt(jnp.maximum(jnp.abs(gram).sum(axis=-1, keepdims=True), 1e-12))  # [count, rows, 1]
   gram = gram * scale * scale.mT
-  factor = None
+  factors: list[Array] = []
   for number, (a, b, c) in enumerate(POLYNOMIALS, start=1):
     polynomial = a * jnp.eye(gram.shape[-1], dtype=gram.dtype) + b * gram + c * (gram @ gram)
-    factor = polynomial if factor is None else polynomial @ factor
+    factors.append(polynomial)
     if number < len(POLYNOMIALS):
       gram = polynomial @ gram @ polynomial
-  return factor @ (scale * matrices)
+  return functools.reduce(jnp.matmul, reversed(factors)) @ (scale * matrices)
 
 
 # ---------------------------------------------------------------------------------------------- the matrices of a model

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, ProgressColumn, Task
 from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
 from rich.text import Text
-from tensorboardX import SummaryWriter
 
 from transformer_jax.training.rundir import plain, write_bytes_atomically
+from transformer_jax.training.tensorboard import SummaryWriter
 
 METRICS_FILE = "metrics.jsonl"
 
