@@ -165,12 +165,19 @@ def test_number_of_programs_is_bounded_by_the_number_of_shapes():
 
 def test_long_translations_do_not_need_a_long_cache_for_all():
   """The short and the long search find the same; both are used."""
-  translator = make_translator(max_extra=20)
+  translator = make_translator(max_extra=40)
   lines = random_lines(30, longest=12)
   usual_first = translator.translate_n_best(lines, 2)
-  assert {text.split()[-1] for text in translator.compiled} == {"24", "36"}
+  assert {text.split()[-1] for text in translator.compiled} == {"24", "56"}
   translator._usual_steps = translator._most_steps
   assert translator.translate_n_best(lines, 2) == usual_first
+
+
+def test_a_short_cache_that_is_no_half_shorter_is_not_used():
+  """It would cost a program more for each length and save little."""
+  translator = make_translator(max_extra=20)
+  translator.translate(random_lines(30, longest=12))
+  assert {text.split()[-1] for text in translator.compiled} == {"36"}
 
 
 def test_draws_depend_on_seed_and_place():
