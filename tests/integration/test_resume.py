@@ -29,7 +29,7 @@ from transformer_jax.training.rundir import RunLock
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
-# Trains, and gets a signal right after the update of step 13: six updates into the second epoch, between checkpoints.
+# Trains, and gets a signal right after the update of a step; 12 and 13 are in the second epoch, between checkpoints.
 SIGNALLED = """
 import os, signal, sys
 from transformer_jax.commands import run_command
@@ -40,7 +40,7 @@ add = Recorder.add
 
 def add_and_signal(self, step_metrics):
   add(self, step_metrics)
-  if self.place.step == 13:
+  if self.place.step == {step}:
     os.kill(os.getpid(), signal.{signal})
 
 Recorder.add = add_and_signal
@@ -48,31 +48,22 @@ run_command(main, sys.argv[1:])
 """
 
 
+def flags_of(finished, tmp_path):
+  return [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={tmp_path / 'run'}"]
+
+
 def test_a_killed_run_started_again_is_an_undisturbed_one(finished, tmp_path):
-  """Users hit 19: SIGKILL in the second epoch; losses, results, averages and parameters are the same to the bit."""
-  workdir = tmp_path / "run"
-  flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}"]
-  status, _, error = run_python("-c", SIGNALLED.format(signal="SIGKILL"), *flags)
+  """Users hit 19: SIGKILL in the second epoch; losses, results, averages and parameters are the same to the bit.
+
+  Preemption in between leaves a checkpoint of the very step, which an undisturbed run does not have and the end does not count.
+  """
+  workdir, flags = tmp_path / "run", flags_of(finished, tmp_path)
+  status, _, error = run_python("-c", SIGNALLED.format(signal="SIGKILL", step=12), *flags)
   assert status == -9, error
   assert read_metrics(workdir / "metrics.jsonl")[-1]["step"] >= 10 and not (workdir / "results.json").exists()
-  status, output, error = run_python("-m", "transformer_jax.main", *flags)
-  assert (status, error) == (0, "")
+  status, output, error = run_python("-c", SIGNALLED.format(signal="SIGTERM", step=13), *flags)
   assert "from the checkpoint of step 10" in output or "from the checkpoint of step 5" in output
-  assert_same_run(workdir, finished.workdir)
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_a_run_that_is_asked_to_stop_saves_first(finished, tmp_path, name):
-  """Preemption: a checkpoint of the very step, which an undisturbed run does not have and the end does not count."""
-  workdir = tmp_path / "run"
-  flags = [f"--config={write_config_file(tmp_path / 'tiny.py', finished.config)}", f"--workdir={workdir}"]
-  status, _, error = run_python("-c", SIGNALLED.format(signal=name), *flags)
-  assert status == 128 + getattr(signal, name)
-  assert error == f"stopped by {name} at step 13; the same command goes on from there\n"
-  assert read_metrics(workdir / "metrics.jsonl")[-1]["step"] == 13
-  assert (workdir / "checkpoints" / "13").exists()
-  if name == "SIGUSR1":
-    return  # what follows is the same, and takes a third process
+  check_stopped(workdir, "SIGTERM", status, error)
   status, output, error = run_python("-m", "transformer_jax.main", *flags)
   assert (status, error) == (0, "")
   assert "from the checkpoint of step 13" in output
@@ -80,6 +71,19 @@ def test_a_run_that_is_asked_to_stop_saves_first(finished, tmp_path, name):
   assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == sorted(
     path.name for path in (finished.workdir / "checkpoints").iterdir()
   )
+
+
+def test_a_run_that_is_asked_to_stop_saves_first(finished, tmp_path):
+  """By Slurm's signal as by SIGTERM."""
+  status, _, error = run_python("-c", SIGNALLED.format(signal="SIGUSR1", step=13), *flags_of(finished, tmp_path))
+  check_stopped(tmp_path / "run", "SIGUSR1", status, error)
+
+
+def check_stopped(workdir, name, status, error):
+  assert status == 128 + getattr(signal, name)
+  assert error == f"stopped by {name} at step 13; the same command goes on from there\n"
+  assert read_metrics(workdir / "metrics.jsonl")[-1]["step"] == 13
+  assert (workdir / "checkpoints" / "13").exists()
 
 
 @pytest.mark.parametrize("lost", [["results.json", "translations", "figures", "samples.md"], ["checkpoints/final"]])

@@ -15,14 +15,28 @@ from transformer_jax.training.step import batch_loss
 HEADS = {"d_model": 16, "num_heads": 4}
 # Each choice once: a program for every variant alone would take ten minutes to compile.
 LEARNERS = [
-  {},
   {"norm": "pre", "positions_in": "every", "num_layers": 2, "tie_projections": "kv", "activation": "gelu"},
-  {"positions": "learned", "norm": "both", "activation": "geglu", "qk_norm": True},
-  {"positions": "learned", "max_positions": 3, "beyond_positions": "clip", "attention_bias": True, "ffn_bias": False},
+  {
+    "positions": "learned",
+    "max_positions": 3,
+    "beyond_positions": "clip",
+    "norm": "both",
+    "activation": "geglu",
+    "qk_norm": True,
+    "attention_bias": True,
+    "ffn_bias": False,
+  },
   {"positions": "shaw", "shaw_clip": 3, "norm_kind": "rms", "d_k": 6, "d_v": 2},
   {"positions": "t5", "t5_buckets": 8, "norm": "pre", "norm_kind": "rms", "kernel": "chunked", "local_window_size": 2},
-  {**HEADS, "positions": "rotary", "num_kv_heads": 2, "activation": "swiglu", "attention_scale": "learned"},
-  {**HEADS, "positions": "rotary", "rotary_scaling": "linear", "rotary_factor": 4.0, "num_kv_heads": 1},
+  {
+    **HEADS,
+    "positions": "rotary",
+    "rotary_scaling": "linear",
+    "rotary_factor": 4.0,
+    "num_kv_heads": 1,
+    "activation": "swiglu",
+    "attention_scale": "learned",
+  },
   {"positions": "rotary", "rotary_scaling": "ntk", "rotary_factor": 4.0, "deepnorm": True, "init": "deepnorm"},
   {**HEADS, "positions": "alibi", "kernel": "chunked", "num_kv_heads": 2, "attention_scale": "d_model"},
   {"positions": "none", "norm": "none", "init": "normal", "tie_projections": "qk", "scale_embeddings": False},
