@@ -120,8 +120,8 @@ def paper_base() -> ConfigDict:
 def small_base() -> ConfigDict:
   """A quarter of the paper's widths and half of its depth on the quickstart's corpus, with the paper's heads and positions.
 
-  The norm is the quickstart's, before each sub-layer: after it, as in the paper, so few updates teach too little. 1,200 updates came
-  to 2.28 nats a piece on the validation set, those after the sub-layer to 3.75, 3.02 and 2.80 at rates of 0.0025, 0.005 and 0.01.
+  The norm is the quickstart's, before each sub-layer: behind it, as in the paper, so few updates teach too little. 1,200 updates
+  came to 2.28 nats a piece on the validation set; with the norm behind, to 3.75, 3.02 and 2.80 at rates of 0.0025, 0.005 and 0.01.
   """
   config = quickstart.get_config()
   config.model.num_layers = 3
