@@ -38,6 +38,5 @@ def get_config() -> ConfigDict:
   config.training.log_every = 10
   config.training.average = 1
   config.decoding.length_penalty = 1.0
-  config.decoding.max_extra = 20
   config.decoding.batch_tokens = 1_024
   return config
