@@ -122,6 +122,7 @@ def small_base() -> ConfigDict:
 
   The norm is the quickstart's, before each sub-layer: behind it, as in the paper, so few updates teach too little. 1,200 updates
   came to 2.28 nats a piece on the validation set; with the norm behind, to 3.75, 3.02 and 2.80 at rates of 0.0025, 0.005 and 0.01.
+  1,000 take 4 minutes on 2 cores and come to 2.39 nats and 23.3 BLEU there.
   """
   config = quickstart.get_config()
   config.model.num_layers = 3
