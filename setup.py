@@ -35,7 +35,7 @@ setup(
   extras_require={
     "test": [
       "pytest>=8,<10",
-      "pytest-xdist>=3.7,<4",
+      "pytest-xdist>=3.8,<4",
       "beartype>=0.21,<0.24",
       "hypothesis>=6,<7",
       "ruff>=0.14,<0.18",

@@ -122,9 +122,7 @@ class Translator:
         limits, numbers = np.zeros((2, rows), np.int32)
         limits[: len(places)] = [lengths[place] + self.search_config.max_extra for place in places]
         numbers[: len(places)] = places
-        steps, most = steps_of(length), self._most_steps(length)
-        if rows == FEWEST_ROWS or steps > most / 2:
-          steps = most
+        steps = self._most_steps(length) if rows == FEWEST_ROWS else steps_of(length)
         hypotheses, done = jax.device_get(self._search(self.params, source, limits, numbers, n, steps))
         for row, place in enumerate(places):
           if done[row]:
@@ -139,8 +137,9 @@ class Translator:
     return length + self.search_config.max_extra
 
   def _usual_steps(self, length: int) -> int:
-    """What most translations need at most."""
-    return min(length + max(length // 4, 8), self._most_steps(length))
+    """What most translations need at most; the most that any can need where that is not at least twice as much."""
+    usual, most = length + max(length // 4, 8), self._most_steps(length)
+    return usual if usual <= most / 2 else most
 
   def encode_sources(self, lines: Sequence[str]) -> list[list[int]]:
     """Ids of every line, end of sentence included, cut to `data.max_length`; [] for a blank line."""

@@ -31,8 +31,8 @@ def muon(momentum: float = 0.95, update_rms: float = 0.17) -> optax.GradientTran
 
   The update is scaled to a root mean square of about `update_rms`, near that of Adam's updates, so that both share one learning
   rate (Liu et al. 2025, arXiv:2502.16982, equation 4: 0.2, with polynomials that come out at 0.85 on average). Each head of
-  attention is a matrix of its own: that takes a fifth of the products of whole projections, and on the quickstart's corpus
-  learns as much in less time (docs/results/quickstart). All matrices of one shape are worked on together, which makes a few large
+  attention is a matrix of its own: with four heads that takes a tenth of the multiplications of whole projections, and costs little
+  of what an update teaches (docs/results/quickstart). All matrices of one shape are worked on together, which makes a few large
   products of many small ones.
   """
 
