@@ -173,6 +173,33 @@ def test_evaluate_scores_all_sentences_against_untouched_references(workdir, tmp
   assert b"not 'pre' (nearest: per)" in capfdbinary.readouterr().err
 
 
+def test_evaluate_scores_a_file_of_translations_without_a_run(workdir, tmp_path, capfd):
+  """Users hit 17: whatever system made them; the metrics named, with the tokenizer named."""
+  hypotheses, references = ["k a t", "", "h u n t"], ["k a t", "d", "h ʊ n d"]
+  (tmp_path / "hyp").write_text("\n".join(hypotheses) + "\n")
+  (tmp_path / "ref").write_text("\n".join(references) + "\n")
+  arguments = [f"--hypotheses={tmp_path / 'hyp'}", f"--reference={tmp_path / 'ref'}"]
+  assert run(evaluate.main, *arguments, "--metrics=wer,per", "--json") == 0
+  scores = json.loads(capfd.readouterr().out)
+  assert scores == {"wer": 200 / 3, "per": 300 / 8, "sentences": 3, "exact_match": 100 / 3}  # 3 of 8 phonemes are wrong
+  assert run(evaluate.main, *arguments, "--tokenize=char", "--json") == 0
+  scores = json.loads(capfd.readouterr().out)
+  assert scores["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="char").score
+  assert list(scores) == ["bleu", "chrf", "signature", "chrf_signature", "sentences", "exact_match"]
+  assert run(evaluate.main, f"--workdir={workdir}", *arguments, "--json") == 0
+  assert json.loads(capfd.readouterr().out)["bleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
+  for wrong, message in (
+    (f"--source={tmp_path / 'ref'}", "--source is about translating"),
+    ("--beam_size=2", "--beam_size is about translating"),
+    ("--tokenize=14a", "nearest: 13a"),
+    ("--metrics=per,web", "nearest: wer"),
+    (f"--workdir={tmp_path / 'none'}", "none"),
+  ):
+    assert run(evaluate.main, *arguments, wrong) == 2
+    error = capfd.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
