@@ -19,7 +19,11 @@ from transformer_jax.config import default_config
 
 
 def get_config() -> ConfigDict:
-  """A small pre-norm model, greedy search. The last twentieth of the training lines (their order is random) is for validation."""
+  """A small pre-norm model, nine passes over the commands, greedy search.
+
+  The last twentieth of the training lines (their order is random) is for validation. The number of updates was chosen on that of
+  the simple split: 98.9 % exact match after 800, 99.9 % after 1,200 (sinusoidal positions, seed 0).
+  """
   config = default_config()
   config.data.train = ("tsv:length.train.tsv.xz@0:0.95",)
   config.data.valid = "tsv:length.train.tsv.xz@0.95:1"
@@ -34,13 +38,14 @@ def get_config() -> ConfigDict:
   config.model.num_heads = 8
   config.model.norm = "pre"
   config.model.share_embeddings = "target"
-  config.batch.tokens = 4_096
-  config.optimizer.schedule = "inverse_sqrt"
-  config.optimizer.learning_rate = 0.001
-  config.optimizer.warmup_steps = 500
-  config.training.steps = 10_000
+  config.batch.tokens = 2_048
+  config.optimizer.name = "muon"
+  config.optimizer.schedule = "linear"
+  config.optimizer.learning_rate = 0.005
+  config.optimizer.warmup_steps = 100
+  config.training.steps = 1_200
   config.training.label_smoothing = 0.0
-  config.training.evaluate_every = 500
+  config.training.evaluate_every = 400
   config.training.average = 1
   config.decoding.method = "greedy"
   config.evaluation.metrics = ("exact_match",)
