@@ -98,7 +98,7 @@ def test_jobs_that_are_cut_short_go_on_and_end_as_undisturbed_ones(experiment, c
 def test_what_is_cancelled_stays_so_and_what_fails_says_why(experiment, cluster, tmp_path):
   """A cancelled run saves and is not queued again; a failed one is noted down; the same line submits both again."""
   folder = tmp_path / "sweep"
-  line = ["launch.slurm", experiment, "--scale=paper", f"--output={folder}"]
+  line = ["launch.slurm", experiment, "--scale=paper", f"--output={folder}", "--time_min=50"]
   status, output, _ = run(*line, environment=cluster.environment)
   job = re.match(r"submitted 2 of 2 runs as job (\d+)\n", output)[1]
   wait_for(lambda: training(folder, "long+seed=0"), cluster)
