@@ -93,10 +93,14 @@ def test_a_step_may_overwrite_its_buffers_while_they_are_saved(open_checkpoints)
   update = jax.jit(lambda tree: jax.tree.map(lambda x: x + x.dtype.type(1), tree), donate_argnums=0)
   saved = on_host(state)
   checkpoints.save(1, state, {})
-  after = update(state)
-  assert any(leaf.is_deleted() for leaf in jax.tree.leaves(state))  # which ones differs between versions of JAX
-  jax.block_until_ready(after)
+  # Whether a donated buffer is reused is up to JAX: on the CPU seldom while the host holds a view of it.
+  jax.block_until_ready(update(state))
   assert_same_bits(checkpoints.restore(1, saved), saved)
+  overwritten = on_host(make_state(2))
+  checkpoints.save(2, overwritten, {})
+  for leaf in jax.tree.leaves(overwritten):
+    leaf[...] = 0
+  assert_same_bits(checkpoints.restore(2, saved), on_host(make_state(2)))
 
 
 def flip_a_bit(folder):
