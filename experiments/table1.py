@@ -4,7 +4,7 @@
 
 What the table compares, and nothing else (no projections of queries, keys and values, no heads), forward, one row of float32:
 self-attention, an O(n² d); a recurrent layer, O(n d²); a convolution of width k, O(k n d²); and self-attention restricted to r
-neighbours, O(r n d). Time is that of a forward pass. Memory is what a forward pass of the training takes and leaves for the backward
+neighbours, O(r n d). Time is that of a forward pass. Memory is what a forward pass of training takes and leaves for the backward
 one, as the compiler lays it out (on a CPU, XLA may fuse the whole of a forward pass alone, and counts nothing inside). An exponent
 is the slope of a straight line through the logarithms of the larger half of the measurements, where the term of the table prevails.
 """
