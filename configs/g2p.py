@@ -21,8 +21,8 @@ from transformer_jax.config import default_config
 def get_config() -> ConfigDict:
   """The task's baseline in its small size, with rotary positions in place of sinusoids and Muon in place of Adam.
 
-  So 1,500 updates of about 130 words do for the task's 5,000 of 256. Positions, dropout and the number of updates were chosen on the
-  dev sets of Icelandic and Hungarian (docs/results/g2p).
+  So 1,500 updates of about 130 words do for the task's 5,000 of 256. Positions, dropout and the number of updates were chosen
+  on the dev sets of Icelandic and Hungarian (docs/results/g2p).
   """
   config = default_config()
   config.data.train = ("tsv:fre_train.tsv",)
