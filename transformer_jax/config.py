@@ -144,6 +144,7 @@ def data_fields() -> ConfigDict:
   `lines:train.txt`                task "mlm": a text a line
   `stream:book.txt@0:0.9`          task "lm": running text, the whole file or a part of its characters
   `tsv:train.tsv@0:0.9`            of any of these files a part, by its lines: here the first nine tenths
+  `tsv:train.tsv@shuffled:0:0.9`   the same of its lines after a fixed shuffle, for a file that is sorted
   `reverse`, `copy`                synthetic strings of symbols; `reverse:symbols=20,length=10,pairs=10000` sets their sizes
   """
   data = ConfigDict()

@@ -82,6 +82,20 @@ def test_a_part_of_a_file(tmp_path, data):
     assert parts[0].name == f"{name}@0:0.9"
 
 
+def test_a_shuffled_part_of_a_sorted_file(tmp_path, data):
+  """Chosen from everywhere, the same on every pass, in the file's order; parts that meet make the whole, each pair once."""
+  write(tmp_path / "a.tsv", [f"{i}\tx{i}" for i in range(1_000)])
+  train, valid = (open_corpus(f"tsv:a.tsv@shuffled:{part}", "train", data) for part in ("0:0.9", "0.9:1"))
+  chosen = [int(pair.source) for pair in valid]
+  assert len(train) == len(list(train)) == 900 and len(valid) == len(chosen) == 100
+  assert sorted([*train, *valid]) == sorted(open_corpus("tsv:a.tsv", "train", data))
+  assert chosen == sorted(chosen) and list(valid) == list(valid)
+  for tenth in range(10):  # hypergeometric: 10 ± 2.9 of each hundred lines
+    assert 1 <= sum(tenth * 100 <= i < (tenth + 1) * 100 for i in chosen) <= 20
+  neighbours = open_corpus("tsv:a.tsv@0.9:1", "train", data)
+  assert valid.fingerprint != neighbours.fingerprint
+
+
 @pytest.mark.parametrize(("line", "columns"), [("alone", "1 column,"), ("a\tb\tc", "3 columns")])
 def test_tsv_lines_have_two_columns(tmp_path, data, line, columns):
   write(tmp_path / "a.tsv", ["one\teins", line])
@@ -117,6 +131,8 @@ def test_a_changed_file_has_another_fingerprint(tmp_path, data):
     ("tsv:none.tsv", r"there is no file .*none\.tsv \(data\.folder"),
     ("tsv:none.tsv@0:1", r"there is no file .*none\.tsv \("),
     ("tsv:none.tsv@0.5", r"there is no file .*none\.tsv@0\.5 \("),  # a name may hold an @
+    ("tsv:none.tsv@shuffle:0:1", r"there is no file .*none\.tsv@shuffle:0:1 \("),
+    ("tsv:a.tsv@shuffled:0.5:0.5", "the shares of a part must rise from 0 to 1"),
     ("tsv:a.tsv@0.5:0.5", "the shares of a part must rise from 0 to 1"),
     ("tsv:a.tsv@0:1.5", "the shares of a part must rise from 0 to 1"),
     ("lines:a.txt@0.1.2:1", "the shares of a part must rise from 0 to 1"),

@@ -68,6 +68,7 @@ def test_a_part_of_a_file(tmp_path):
     ("stream:other.txt", "no file"),
     ("stream:book.txt@0.5", "no file"),  # a name may hold an @
     ("stream:book.txt@0.5:0.2", "rise"),
+    ("stream:book.txt@shuffled:0:0.5", "cannot be shuffled"),
     ("text:a,b", "stream:FILE"),
   ):
     with pytest.raises(UserError, match=words):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from transformer_jax.data.order import PARTS, permutation
 from transformer_jax.data.text_files import count_lines, read_lines
 from transformer_jax.errors import UserError
 
@@ -66,7 +67,7 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
   kind, colon, rest = spec.partition(":")
   whole, part = split_part(spec)
   if whole != spec and kind in FILE_KINDS:
-    return PartCorpus(spec, open_corpus(whole, role, data, seed), *part)
+    return PartCorpus(spec, open_corpus(whole, role, data, seed), part)
   if kind == "text" and colon:
     paths = rest.split(",")
     if len(paths) != 2 or not all(paths):
@@ -93,22 +94,30 @@ def open_corpus(spec: str, role: str, data: ConfigDict, seed: int = 0) -> Corpus
   raise UserError(f"there is no kind of corpus like {spec!r}: it must begin with one of {', '.join(KINDS)}{hint}")
 
 
-def split_part(spec: str) -> tuple[str, tuple[float, float]]:
-  """Splits "tsv:train.tsv@0:0.9" into the corpus and the shares of it where the part begins and ends; the whole: 0 and 1.
+class Part(NamedTuple):
+  """From which share of a corpus to which other; `shuffled`: of its pairs in an order that only their number decides."""
+
+  first: float = 0.0
+  last: float = 1.0
+  shuffled: bool = False
+
+
+def split_part(spec: str) -> tuple[str, Part]:
+  """Splits "tsv:train.tsv@0:0.9" or "tsv:train.tsv@shuffled:0:0.9" into the corpus and the part of it.
 
   Raises:
     UserError: shares that do not rise from 0 to 1.
   """
-  match = re.fullmatch(r"(?P<whole>.+)@(?P<first>[\d.]+):(?P<last>[\d.]+)", spec)
+  match = re.fullmatch(r"(?P<whole>.+?)@(?P<shuffled>shuffled:)?(?P<first>[\d.]+):(?P<last>[\d.]+)", spec)
   if match is None:
-    return spec, (0.0, 1.0)
+    return spec, Part()
   try:
     first, last = float(match["first"]), float(match["last"])
   except ValueError:  # 0.1.2
     first = last = 0.0
   if not 0 <= first < last <= 1:
     raise UserError(f"{spec!r}: the shares of a part must rise from 0 to 1")
-  return match["whole"], (first, last)
+  return match["whole"], Part(first, last, bool(match["shuffled"]))
 
 
 def named_corpora(specs: Sequence[str]) -> list[tuple[str, str]]:
@@ -149,26 +158,33 @@ def _file_fingerprint(kind: str, *paths: Path) -> str:
 
 
 class PartCorpus(Corpus):
-  """Neighbouring pairs of another corpus, from one share of its length to another (parts that meet have no pair in common)."""
+  """Some pairs of another corpus, in its order. Parts that meet have no pair in common.
 
-  def __init__(self, name: str, whole: Corpus, first: float, last: float):
-    self.name, self._whole, self._shares = name, whole, (first, last)
+  Args:
+    part: neighbours in the corpus or, `shuffled`, neighbours after a shuffle: for a file that is sorted.
+  """
+
+  def __init__(self, name: str, whole: Corpus, part: Part):
+    self.name, self._whole, self._part = name, whole, part
 
   def _bounds(self) -> tuple[int, int]:
     length = len(self._whole)
-    first, last = (int(share * length) for share in self._shares)
-    return first, last
+    return int(self._part.first * length), int(self._part.last * length)
 
   @property
   def fingerprint(self) -> str:
-    return f"{self._whole.fingerprint} {self._shares}"
+    return f"{self._whole.fingerprint} {tuple(self._part)}"
 
   def __len__(self) -> int:
     first, last = self._bounds()
     return last - first
 
   def __iter__(self) -> Iterator[Pair]:
-    return itertools.islice(self._whole, *self._bounds())
+    bounds = self._bounds()
+    if not self._part.shuffled:
+      return itertools.islice(self._whole, *bounds)
+    places = permutation(len(self._whole), PARTS)  # of each pair in the shuffled corpus
+    return itertools.compress(self._whole, (places >= bounds[0]) & (places < bounds[1]))
 
 
 class TextCorpus(Corpus):

@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from transformer_jax.errors import UserError
 
 # Which draw a permutation is for; part of its seed.
-_PAIRS, _ROWS, _SHARES = 0, 1, 2
+_PAIRS, _ROWS, _SHARES, PARTS = 0, 1, 2, 3
 
 
 def permutation(size: int, *seed: int) -> Int64[np.ndarray, " size"]:

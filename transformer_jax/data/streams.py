@@ -21,14 +21,16 @@ def read_stream(spec: str, folder: str) -> str:
   Raises:
     UserError: no such file, no UTF-8, or a part that is none.
   """
-  whole, (first, last) = split_part(spec)
+  whole, part = split_part(spec)
   kind, _, name = whole.partition(":")
   if kind != "stream" or not name:
     raise UserError(
       f"the corpus {spec!r} is no running text: with task lm every corpus is stream:FILE or stream:FILE@0:0.9"
     )
+  if part.shuffled:
+    raise UserError(f"{spec!r}: running text has an order; a part of it cannot be shuffled")
   text = read_text(data_file(name, folder))
-  return text[int(first * len(text)) : int(last * len(text))]
+  return text[int(part.first * len(text)) : int(part.last * len(text))]
 
 
 class StreamPlan:
